@@ -1,0 +1,47 @@
+# Two commands do everything, set-up included: `make test` and `make reproduce`.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+INSTALLED := $(VENV)/.installed
+
+.PHONY: test check reproduce bench format clean python-is-ready
+
+test: $(INSTALLED) check
+	$(BIN)/python -m pytest -n 2
+
+check: $(INSTALLED)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/pyright --pythonpath $(BIN)/python
+
+reproduce: $(INSTALLED)
+	$(BIN)/largeprompt reproduce
+
+bench: $(INSTALLED)
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[peers]'
+	$(BIN)/python -m benchmarks
+
+format: $(INSTALLED)
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+clean:
+	rm -rf $(VENV)
+
+# Rebuilt only when what is installed could have changed.
+$(INSTALLED): pyproject.toml constraints.txt | python-is-ready
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[test]'
+	touch $@
+
+python-is-ready:
+	@command -v $(PYTHON) >/dev/null || { \
+	  echo "error: '$(PYTHON)' was not found; largeprompt needs Python 3.11 or newer." >&2; \
+	  echo "fix:   install it, or name it: make PYTHON=/path/to/python3.12 test" >&2; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+	  echo "error: $$($(PYTHON) --version) is too old; largeprompt needs Python 3.11 or newer." >&2; \
+	  echo "fix:   install a newer one, or name it: make PYTHON=/path/to/python3.12 test" >&2; exit 1; }
+	@$(PYTHON) -c 'import venv, ensurepip' 2>/dev/null || { \
+	  echo "error: $(PYTHON) cannot create virtual environments (module venv or ensurepip is missing)." >&2; \
+	  echo "fix:   install it (on Debian and Ubuntu the package python3-venv)." >&2; exit 1; }

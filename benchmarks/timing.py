@@ -1,0 +1,66 @@
+"""Interleaved timings: contestants take turns, so that a slow spell of the machine hits all of them alike."""
+
+import os
+import platform
+import statistics
+import time
+from collections.abc import Callable, Mapping
+from importlib.metadata import version
+from typing import NamedTuple
+
+Contestant = Callable[[], object]
+
+
+class Timing(NamedTuple):
+    """Seconds per call: median and extremes over the rounds, and the first call, which compiles."""
+
+    median: float
+    fastest: float
+    slowest: float
+    first: float
+
+
+def race(contestants: Mapping[str, Contestant], *, rounds: int = 9, seconds: float = 0.2) -> dict:
+    """Time every contestant in turn, `rounds` times, each turn long enough to be about `seconds`."""
+    first, repeats = {}, {}
+    for name, call in contestants.items():
+        first[name] = _seconds(call, 1)
+        once = min(_seconds(call, 1), _seconds(call, 1))
+        repeats[name] = max(1, min(1000, round(seconds / max(once, 1e-7))))
+    samples: dict[str, list[float]] = {name: [] for name in contestants}
+    for _ in range(rounds):
+        for name, call in contestants.items():
+            samples[name].append(_seconds(call, repeats[name]))
+    return {
+        name: Timing(statistics.median(times), min(times), max(times), first[name])
+        for name, times in samples.items()
+    }
+
+
+def _seconds(call: Contestant, repeats: int) -> float:
+    start = time.perf_counter()
+    for _ in range(repeats):
+        call()
+    return (time.perf_counter() - start) / repeats
+
+
+def machine() -> str:
+    """Where and with what the numbers were measured."""
+    names = ("jax", "jaxlib", "numpy", "torch", "largeprompt")
+    versions = ", ".join(f"{name} {version(name)}" for name in names)
+    processor = platform.machine()
+    try:
+        with open("/proc/cpuinfo") as info:
+            processor = next(line.split(":")[1].strip() for line in info if "model name" in line)
+    except (OSError, StopIteration):
+        pass
+
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return f"{processor}, {cores} cores; Python {platform.python_version()}, {versions}"
+
+
+def table(rows: list[list[str]]) -> str:
+    """A Markdown table; the first row is the header."""
+    head, *body = rows
+    lines = [head, ["---"] * len(head), *body]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)

@@ -1,0 +1,55 @@
+"""largeprompt: softmax attention as an operator on measures, at finite and infinite prompt length.
+
+The public names live here, flat. Importing this package starts no JAX work: each name is loaded on first use.
+"""
+
+from importlib import import_module
+from importlib.metadata import version
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .attention import Head as Head
+    from .attention import Layer as Layer
+    from .attention import attend as attend
+    from .attention import attend_jacobians as attend_jacobians
+    from .attention import attend_linear as attend_linear
+    from .measures import AbstractAutodiffMeasure as AbstractAutodiffMeasure
+    from .measures import AbstractMeasure as AbstractMeasure
+    from .measures import Dirac as Dirac
+    from .measures import Empirical as Empirical
+    from .measures import Gaussian as Gaussian
+    from .measures import Mixture as Mixture
+    from .measures import Rademacher as Rademacher
+    from .measures import Sphere as Sphere
+    from .measures import Uniform as Uniform
+
+_ROOMS = {
+    "measures": (
+        "AbstractAutodiffMeasure",
+        "AbstractMeasure",
+        "Dirac",
+        "Empirical",
+        "Gaussian",
+        "Mixture",
+        "Rademacher",
+        "Sphere",
+        "Uniform",
+    ),
+    "attention": ("Head", "Layer", "attend", "attend_jacobians", "attend_linear"),
+}
+_ROOM_OF = {name: room for room, names in _ROOMS.items() for name in names}
+
+__version__ = version("largeprompt")
+__all__ = sorted(_ROOM_OF)  # pyright: ignore[reportUnsupportedDunderAll]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _ROOM_OF:
+        raise AttributeError(f"module 'largeprompt' has no attribute {name!r}")
+    value = getattr(import_module(f".{_ROOM_OF[name]}", __name__), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *__all__])

@@ -1,0 +1,240 @@
+"""Every check of what a user hands in: one message form, and one way to raise it.
+
+A message says the rule, what was received, and how to fix it. Shapes and other static facts raise `ValueError` at once.
+Values raise `ValueError` when they are known and go through `equinox.error_if` while JAX is tracing, so that constructors
+and calls survive `jit`, `vmap` and `grad`.
+"""
+
+import math
+import operator
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.core import Tracer
+from jaxtyping import Array, Float
+
+from ._typing import ArrayInput
+
+
+def message(rule: str, received: str, fix: str) -> str:
+    """The form of every error of this package."""
+    return f"{rule}; received {received}. To fix: {fix}."
+
+
+_ON_HOST = (
+    2**20
+)  # entries up to which an array on another device is brought to the host to be looked at
+
+
+def _library(array: Array) -> tuple[Any, Any]:
+    """The library to check `array` with, and the array as that library sees it.
+
+    NumPy for what is known and on the host, so that checking compiles nothing; JAX for what is traced or far away.
+    """
+    if isinstance(array, Tracer):
+        return jnp, jax.lax.stop_gradient(array)
+    if array.size > _ON_HOST and any(device.platform != "cpu" for device in array.devices()):
+        return jnp, array
+    return np, np.asarray(array)
+
+
+def require(value: Array, bad: Any, *, rule: str, received: str, fix: str) -> Array:
+    """Return `value`, or raise if any entry of `bad` is true (now if it is known, at run time under tracing)."""
+    text = message(rule, received, fix)
+    if isinstance(bad, Tracer):
+        return eqx.error_if(value, jnp.any(bad), text)
+    if np.any(bad):
+        raise ValueError(text)
+    return value
+
+
+def float_array(name: str, value: ArrayInput) -> Float[Array, "..."]:
+    """`value` as a floating-point array; integers and booleans are cast to JAX's default float."""
+    try:
+        array = value if isinstance(value, jax.Array) else np.asarray(value)
+    except (TypeError, ValueError) as error:
+        raise ValueError(_not_numbers(name, f"{type(value).__name__} ({error})")) from error
+    if jnp.issubdtype(array.dtype, jnp.complexfloating):
+        raise ValueError(
+            message(f"{name} must be real", f"dtype {array.dtype}", "pass its real part")
+        )
+    if not jnp.issubdtype(array.dtype, jnp.floating):
+        if array.dtype.kind not in "iub":
+            raise ValueError(_not_numbers(name, f"dtype {array.dtype}"))
+        array = array.astype(jax.dtypes.canonicalize_dtype(float))
+    return jnp.asarray(array)
+
+
+def _not_numbers(name: str, received: str) -> str:
+    rule = f"{name} must be an array of real numbers"
+    return message(
+        rule, received, "pass a JAX or NumPy array, or a nested list of equal-length rows"
+    )
+
+
+def finite(name: str, value: ArrayInput) -> Float[Array, "..."]:
+    """`value` as a floating-point array without NaN or infinity."""
+    array = float_array(name, value)
+    library, seen = _library(array)
+    return require(
+        array,
+        ~library.all(library.isfinite(seen)),
+        rule=f"{name} must be finite",
+        received="NaN or infinity",
+        fix=f"remove or mask the non-finite entries of {name}",
+    )
+
+
+def shaped(name: str, array: Array, shape: tuple[int | str, ...]) -> Array:
+    """Check `array.shape` against a pattern of sizes; a string in the pattern matches any size >= 1."""
+    fits = array.ndim == len(shape) and all(
+        size >= 1 if isinstance(want, str) else size == want
+        for size, want in zip(array.shape, shape, strict=True)
+    )
+    if not fits:
+        wanted = "(" + ", ".join(map(str, shape)) + ("," if len(shape) == 1 else "") + ")"
+        raise ValueError(
+            message(
+                f"{name} must have shape {wanted}",
+                f"shape {array.shape}",
+                f"reshape {name}, or check which dimension the other arguments imply",
+            )
+        )
+    return array
+
+
+def same_dtype(*arrays: Array) -> tuple[Array, ...]:
+    """The arrays cast to their common floating-point type."""
+    dtype = np.result_type(*(array.dtype for array in arrays))
+    return tuple(array.astype(dtype) for array in arrays)
+
+
+def count(name: str, value: Any) -> int:
+    """`value` as a positive Python integer."""
+    try:
+        number = -1 if isinstance(value, (bool, np.bool_)) else operator.index(value)
+    except (TypeError, jax.errors.JAXTypeError):
+        number = -1
+    if number < 1:
+        raise ValueError(
+            message(
+                f"{name} must be a positive integer known before tracing",
+                repr(value),
+                f"pass a Python int, {name} >= 1",
+            )
+        )
+    return number
+
+
+def positive(name: str, value: ArrayInput) -> Float[Array, "..."]:
+    """`value` as a floating-point array with finite entries > 0."""
+    array = finite(name, value)
+    return require(
+        array,
+        _library(array)[1] <= 0,
+        rule=f"{name} must be > 0",
+        received="a value <= 0",
+        fix=f"pass a positive {name}; for a law without spread use Dirac",
+    )
+
+
+def covariance(name: str, value: ArrayInput) -> Float[Array, "d d"]:
+    """`value` as a symmetric positive semi-definite matrix.
+
+    Tolerance: sqrt(machine epsilon), relative to the largest entry (symmetry) and to the largest eigenvalue (sign). The
+    matrix returned is the symmetric part of what came.
+    """
+    matrix = finite(name, value)
+    if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1] or not matrix.shape[0]:
+        raise ValueError(
+            message(
+                f"{name} must be a square (d, d) matrix",
+                f"shape {matrix.shape}",
+                "pass a full matrix; jnp.diag(variances) makes one from variances, s * jnp.eye(d) from one number",
+            )
+        )
+    library, seen = _library(matrix)
+    tolerance = math.sqrt(float(jnp.finfo(matrix.dtype).eps))
+    matrix = require(
+        matrix,
+        library.any(library.abs(seen - seen.T) > tolerance * library.max(library.abs(seen))),
+        rule=f"{name} must be symmetric (relative tolerance {tolerance:.1e})",
+        received="a matrix that differs from its transpose",
+        fix=f"pass ({name} + {name}.T) / 2 if the asymmetry is rounding, otherwise check how it was computed",
+    )
+    eigenvalues = library.linalg.eigvalsh((seen + seen.T) / 2)
+    matrix = require(
+        matrix,
+        eigenvalues[0] < -tolerance * library.abs(eigenvalues[-1]),
+        rule=f"{name} must be positive semi-definite (relative tolerance {tolerance:.1e})",
+        received="a matrix with a negative eigenvalue",
+        fix="a covariance is B @ B.T for some B; use Gaussian.from_factor(mean, B) if you have the factor",
+    )
+    return (matrix + matrix.T) / 2
+
+
+def log_weights(name: str, value: ArrayInput, size: int) -> Float[Array, " n"]:
+    """Logarithms of non-negative weights, normalised to sum to one."""
+    weights = shaped(name, finite(name, value), (size,))
+    library, seen = _library(weights)
+    weights = require(
+        weights,
+        library.any(seen < 0),
+        rule=f"{name} must be >= 0",
+        received="a negative weight",
+        fix="drop those points or clip their weights at 0",
+    )
+    with np.errstate(over="ignore"):
+        total = library.sum(seen)
+    weights = require(
+        weights,
+        ~((total > 0) & library.isfinite(total)),
+        rule=f"{name} must have a positive finite sum",
+        received="weights that sum to 0 or overflow",
+        fix="give at least one point a positive weight, and rescale weights near the largest float",
+    )
+    present = weights > 0  # the double `where` keeps gradients finite where a weight is 0
+    normalised = jnp.where(present, weights, 1.0) / jnp.sum(weights)
+    return jnp.where(present, jnp.log(normalised), -jnp.inf)
+
+
+def key(value: Any) -> Array:
+    """`value` as a JAX random key (new-style or raw uint32)."""
+    if isinstance(value, jax.Array):
+        if jnp.issubdtype(value.dtype, jax.dtypes.prng_key) and value.ndim == 0:
+            return value
+        if value.dtype == jnp.uint32 and value.ndim == 1:
+            return value
+    raise ValueError(
+        message(
+            "key must be one JAX random key",
+            f"{type(value).__name__}"
+            + (f" of shape {value.shape}" if hasattr(value, "shape") else ""),
+            "pass jax.random.key(seed); split it with jax.random.split for several draws",
+        )
+    )
+
+
+def measures(name: str, parts: Any, kind: type) -> tuple:
+    """`parts` as a non-empty tuple of measures on one space."""
+    parts = tuple(parts)
+    if not parts or not all(isinstance(part, kind) for part in parts):
+        raise ValueError(
+            message(
+                f"{name} must be a non-empty sequence of measures",
+                f"{[type(part).__name__ for part in parts]}",
+                "pass measures such as Gaussian or Empirical; wrap a plain array of points in Empirical",
+            )
+        )
+    if len({part.dim for part in parts}) > 1:
+        raise ValueError(
+            message(
+                f"{name} must live in one dimension",
+                f"dimensions {[part.dim for part in parts]}",
+                "map them to one space first with .affine(A, b)",
+            )
+        )
+    return parts

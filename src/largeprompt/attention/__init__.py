@@ -1,0 +1,8 @@
+"""What acts on a measure."""
+
+from .head import Head as Head
+from .layer import Layer as Layer
+from .linear import attend_linear as attend_linear
+from .softmax import Jacobians as Jacobians
+from .softmax import attend as attend
+from .softmax import attend_jacobians as attend_jacobians

@@ -1,0 +1,86 @@
+"""A layer of heads, which pushes a measure to a measure: depth."""
+
+from collections.abc import Sequence
+
+import equinox as eqx
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from .. import _checks
+from .._typing import ArrayInput
+from ..measures import AbstractMeasure, Dirac, Empirical, Gaussian
+from .head import Head
+from .softmax import attend
+
+
+class Layer(eqx.Module):
+    """z -> z + sum_h T_h[mu](z), with every token of mu as a query; calling the layer returns the pushed measure.
+
+    A Gaussian is pushed to a Gaussian, since the map is affine (Castin et al. 2025): with
+    B = I + sum_h V_h G U_h, the mean becomes B m + sum_h V_h m and the covariance B G B'. A prompt is pushed token by
+    token, weights kept. Depth is composition: `for layer in layers: mu = layer(mu)`.
+
+    **Arguments:** `heads`, a sequence of heads with one d and one m; with `residual=True` (the default) m must equal d.
+
+    >>> import jax.numpy as jnp
+    >>> import largeprompt as lp
+    >>> layer = lp.Layer([lp.Head(U=jnp.eye(1), V=jnp.eye(1))])
+    >>> print(layer(lp.Gaussian(jnp.zeros(1), jnp.eye(1))).cov())
+    [[4.]]
+    """
+
+    heads: tuple[Head, ...]
+    residual: bool = eqx.field(static=True)
+
+    def __init__(self, heads: Sequence[Head], residual: bool = True):
+        heads = (heads,) if isinstance(heads, Head) else tuple(heads)
+        shapes = {head.V.shape for head in heads if isinstance(head, Head)}
+        if not heads or not all(isinstance(head, Head) for head in heads) or len(shapes) > 1:
+            raise ValueError(
+                _checks.message(
+                    "heads must be a non-empty sequence of Head with one shape of V",
+                    f"{[getattr(getattr(head, 'V', head), 'shape', type(head)) for head in heads]}",
+                    "give every head the same d and m",
+                )
+            )
+        if residual and heads[0].out_dim != heads[0].dim:
+            raise ValueError(
+                _checks.message(
+                    "a residual layer needs outputs of the dimension of the tokens",
+                    f"V of shape {heads[0].V.shape}",
+                    "make V of shape (d, d), or pass residual=False",
+                )
+            )
+        self.heads, self.residual = heads, residual
+
+    def apply(self, measure: AbstractMeasure, z: ArrayInput) -> Float[Array, "*batch m"]:
+        """The layer's map at the queries z, given the tokens' measure."""
+        total = sum((attend(head, measure, z) for head in self.heads), start=jnp.zeros(()))
+        return jnp.asarray(z) + total if self.residual else total
+
+    def __call__(self, measure: AbstractMeasure) -> AbstractMeasure:
+        match measure:
+            case Dirac():
+                return Dirac(self.apply(measure, measure.point))
+            case Gaussian():
+                return measure.affine(*self._affine_map(measure))
+            case Empirical():
+                pushed = Empirical(self.apply(measure, measure.points))
+                return pushed.with_log_weights(measure.log_weights)
+        raise ValueError(
+            _checks.message(
+                "a layer pushes Dirac, Gaussian and Empirical measures",
+                type(measure).__name__,
+                "push samples instead: layer(measure.sample(key, n))",
+            )
+        )
+
+    def _affine_map(self, mu: Gaussian) -> tuple[Float[Array, "m d"], Float[Array, " m"]]:
+        """(B, b) with layer map z -> B z + b for Gaussian tokens."""
+        B = float(self.residual) * jnp.eye(*self.heads[0].V.shape, dtype=mu.dtype)
+        for head in self.heads:
+            B = B + jnp.matmul(
+                jnp.matmul(head.V, mu.covariance, precision="highest"), head.U, precision="highest"
+            )
+        b = jnp.matmul(sum(head.V for head in self.heads), mu.centre, precision="highest")
+        return B, b

@@ -1,0 +1,41 @@
+"""Linear attention: what softmax attention becomes for centred Gaussian tokens."""
+
+import equinox as eqx
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from .._typing import ArrayInput
+from ..measures import AbstractMeasure, Empirical
+from .head import Head
+from .softmax import queries_of, read_out, tilts_of
+
+
+def attend_linear(head: Head, measure: AbstractMeasure, z: ArrayInput) -> Float[Array, "*batch m"]:
+    """T_lin[mu](z) = V E[x x'] U z; over a prompt, the average (1/L) sum_i V x_i <x_i, U z>.
+
+    Equal to `attend` for centred Gaussian tokens; for N(m, G) it is V (G + m m') U z, while softmax gives V m + V G U z.
+
+    >>> import equinox as eqx
+    import jax.numpy as jnp
+    >>> import largeprompt as lp
+    >>> head = lp.Head(U=jnp.eye(2), V=jnp.eye(2))
+    >>> print(lp.attend_linear(head, lp.Rademacher(2), jnp.array([1.0, -1.0])))
+    [ 1. -1.]
+    """
+    queries, batch = queries_of(head, measure, z)
+    return _attend_linear(head, measure, queries).reshape(*batch, head.out_dim)
+
+
+@eqx.filter_jit
+def _attend_linear(
+    head: Head, measure: AbstractMeasure, queries: Float[Array, "q d"]
+) -> Float[Array, "q m"]:
+    tilts = tilts_of(head, measure, queries)
+    if isinstance(measure, Empirical):
+        scores = jnp.matmul(tilts, measure.points.T, precision="highest")
+        read = jnp.matmul(scores * measure.weights, measure.points, precision="highest")
+    else:
+        mean = measure.mean()
+        second_moment = measure.cov() + jnp.outer(mean, mean)
+        read = jnp.matmul(tilts, second_moment, precision="highest")
+    return read_out(head, read)

@@ -1,0 +1,164 @@
+"""Softmax attention as an operator on measures: one call for finite and infinite prompts."""
+
+from typing import NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from .. import _checks
+from .._typing import ArrayInput
+from ..measures import AbstractMeasure, Empirical
+from .engines import Engine, empirical_moments
+from .head import Head
+
+
+def attend(
+    head: Head,
+    measure: AbstractMeasure,
+    z: ArrayInput,
+    *,
+    engine: Engine = "auto",
+    block_size: int | None = None,
+) -> Float[Array, "*batch m"]:
+    """Attention of the queries z to the tokens of `measure`:
+
+        T[mu](z) = V E[x e^{<x, U z>}] / E[e^{<x, U z>}] = V grad psi_mu(U z)
+
+    (Boursier & Boyer, Sec. 2). On an `Empirical` measure this is exactly softmax attention over its tokens; on a
+    `Gaussian` it is V m + V G U z (Lemma 2.1).
+
+    **Arguments:** `z` of shape (d,) or (..., d). For an `Empirical` measure `engine` chooses between holding all scores
+    ("dense") and streaming over blocks of `block_size` tokens ("streamed"); "auto" decides by size.
+
+    **Returns:** an array of shape (m,) or (..., m).
+
+    >>> import jax.numpy as jnp
+    >>> import largeprompt as lp
+    >>> head = lp.Head(U=jnp.eye(2), V=jnp.eye(2))
+    >>> print(lp.attend(head, lp.Gaussian(jnp.zeros(2), 2 * jnp.eye(2)), jnp.array([1.0, -1.0])))
+    [ 2. -2.]
+    """
+    queries, batch = queries_of(head, measure, z)
+    return _attend(head, measure, queries, engine, block_size).reshape(*batch, head.out_dim)
+
+
+# compiled here, so that a call outside `jit` costs one dispatch instead of one per operation
+@eqx.filter_jit
+def _attend(
+    head: Head,
+    measure: AbstractMeasure,
+    queries: Float[Array, "q d"],
+    engine: Engine,
+    block_size: int | None,
+) -> Float[Array, "q m"]:
+    tilts = tilts_of(head, measure, queries)
+    if isinstance(measure, Empirical):
+        means = empirical_moments(measure, tilts, engine=engine, block_size=block_size).mean
+    else:
+        means = jax.vmap(measure.tilted_mean)(tilts)
+    return read_out(head, means)
+
+
+def read_out(head: Head, means: Float[Array, "q d"]) -> Float[Array, "q m"]:
+    """V x for every row x, in the wider type of the two."""
+    V, means = _checks.same_dtype(head.V, means)
+    return jnp.matmul(means, V.T, precision="highest")
+
+
+class Jacobians(NamedTuple):
+    """dT/dU of shape (..., m, d, d) and dT/dV of shape (..., m, m, d)."""
+
+    U: Float[Array, "*batch m d d"]
+    V: Float[Array, "*batch m m d"]
+
+
+def attend_jacobians(
+    head: Head,
+    measure: AbstractMeasure,
+    z: ArrayInput,
+    *,
+    engine: Engine = "auto",
+    block_size: int | None = None,
+) -> Jacobians:
+    """The derivatives of T[mu](z) in the head's parameters, from the tilted covariance:
+
+        dT_a / dU_jk = (V Cov_u)_aj z_k,        dT_a / dV_bj = delta_ab (grad psi(u))_j,        u = U z
+
+    (Boursier & Boyer, Sec. 3). Same arguments as `attend`.
+
+    >>> import jax.numpy as jnp
+    >>> import largeprompt as lp
+    >>> head = lp.Head(U=jnp.eye(1), V=jnp.eye(1))
+    >>> dU, dV = lp.attend_jacobians(head, lp.Gaussian(jnp.zeros(1), 3 * jnp.eye(1)), jnp.array([2.0]))
+    >>> print(dU.ravel(), dV.ravel())
+    [6.] [6.]
+    """
+    queries, batch = queries_of(head, measure, z)
+    d_u, d_v = _attend_jacobians(head, measure, queries, engine, block_size)
+    return Jacobians(d_u.reshape(*batch, *d_u.shape[1:]), d_v.reshape(*batch, *d_v.shape[1:]))
+
+
+@eqx.filter_jit
+def _attend_jacobians(
+    head: Head,
+    measure: AbstractMeasure,
+    queries: Float[Array, "q d"],
+    engine: Engine,
+    block_size: int | None,
+) -> Jacobians:
+    tilts = tilts_of(head, measure, queries)
+    if isinstance(measure, Empirical):
+        moments = empirical_moments(
+            measure, tilts, with_cov=True, engine=engine, block_size=block_size
+        )
+        means, covs = moments.mean, moments.cov
+        assert covs is not None  # for the type checker: requested above
+    else:
+        means = jax.vmap(measure.tilted_mean)(tilts)
+        covs = jax.vmap(measure.tilted_cov)(tilts)
+    V, covs, queries = _checks.same_dtype(head.V, covs, queries)
+    identity = jnp.eye(head.out_dim, dtype=means.dtype)
+    d_u = jnp.einsum("ai,qij,qk->qajk", V, covs, queries, precision="highest")
+    return Jacobians(d_u, jnp.einsum("ab,qj->qabj", identity, means))
+
+
+def tilts_of(
+    head: Head, measure: AbstractMeasure, queries: Float[Array, "q d"]
+) -> Float[Array, "q d"]:
+    """U z for every query, in the precision of the measure."""
+    U, queries = _checks.same_dtype(head.U, queries)
+    return jnp.matmul(queries, U.T, precision="highest").astype(measure.dtype)
+
+
+def queries_of(
+    head: Head, measure: AbstractMeasure, z: ArrayInput
+) -> tuple[Float[Array, "q d"], tuple[int, ...]]:
+    """The queries flattened to (q, d), and the shape of the batch; checks that head, measure and z fit together."""
+    if not isinstance(measure, AbstractMeasure):
+        raise ValueError(
+            _checks.message(
+                "attention acts on a measure",
+                type(measure).__name__,
+                "wrap an array of tokens of shape (L, d) as Empirical(tokens)",
+            )
+        )
+    if measure.dim != head.dim:
+        raise ValueError(
+            _checks.message(
+                "head and measure must have one dimension d",
+                f"a head of dimension {head.dim} and a measure of dimension {measure.dim}",
+                "make U of shape (d, d) with the d of the tokens, or map the tokens with measure.affine(A)",
+            )
+        )
+    z = _checks.finite("z", z)
+    if z.ndim == 0 or z.shape[-1] != head.dim:
+        raise ValueError(
+            _checks.message(
+                f"z must have shape (..., {head.dim}), the dimension of the head",
+                f"shape {z.shape}",
+                "put the d coordinates of a query on the last axis",
+            )
+        )
+    return z.reshape(-1, head.dim), z.shape[:-1]

@@ -1,0 +1,104 @@
+"""A finite prompt: the weighted points of its tokens."""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from .. import _checks
+from .._typing import ArrayInput, KeyInput
+from ._scalar import log_mean_exp
+from .base import AbstractMeasure
+from .moments import TiltedMoments, tilted_moments
+
+
+class Empirical(AbstractMeasure):
+    """sum_i w_i delta_{x_i}: psi(u) = log sum_i w_i e^{<u, x_i>}, and the tilt keeps the points and reweights them.
+
+    A prompt of L tokens is the empirical measure of its tokens; attention on it is exactly softmax attention.
+
+    **Arguments:** `points` of shape (n, d); `weights` of shape (n,), non-negative, normalised for you; uniform if left out.
+
+    >>> import largeprompt as lp
+    >>> prompt = lp.Empirical([[0.0], [1.0]])
+    >>> print(prompt.mean(), prompt.cov())
+    [0.5] [[0.25]]
+    """
+
+    points: Float[Array, "n d"]
+    log_weights: Float[Array, " n"] | None
+
+    def __init__(self, points: ArrayInput, weights: ArrayInput | None = None):
+        points = _checks.float_array("points", points)
+        if points.ndim == 2 and points.shape[0] == 0:
+            raise ValueError(
+                _checks.message(
+                    "a prompt must hold at least one token",
+                    f"points of shape {points.shape}",
+                    "pass at least one point, or use the measure itself for the infinite prompt",
+                )
+            )
+        self.points = _checks.finite("points", _checks.shaped("points", points, ("n", "d")))
+        self.log_weights = None
+        if weights is not None:
+            size = points.shape[0]
+            self.log_weights = _checks.log_weights("weights", weights, size).astype(points.dtype)
+
+    @property
+    def dim(self) -> int:
+        return self.points.shape[-1]
+
+    @property
+    def n(self) -> int:
+        """The number of points, L."""
+        return self.points.shape[-2]
+
+    @property
+    def weights(self) -> Float[Array, " n"]:
+        """The normalised weights w_i."""
+        return jnp.exp(self._log_weights())
+
+    def _log_weights(self) -> Float[Array, " n"]:
+        uniform = jnp.full(self.n, -jnp.log(float(self.n)), self.dtype)
+        return uniform if self.log_weights is None else self.log_weights
+
+    def _scores(self, u: ArrayInput) -> Float[Array, " n"]:
+        return jnp.matmul(self.points, self._vector(u), precision="highest")
+
+    def _moments(self, u: ArrayInput, *, with_cov: bool) -> TiltedMoments:
+        tilts = self._vector(u)[None]
+        batch = tilted_moments(self.points, self.log_weights, tilts, with_cov=with_cov)
+        return jax.tree.map(lambda leaf: leaf[0], batch)
+
+    def log_mgf(self, u: ArrayInput) -> Float[Array, ""]:
+        return log_mean_exp(self._log_weights(), self._scores(u))
+
+    def tilted_mean(self, u: ArrayInput) -> Float[Array, " d"]:
+        return self._moments(u, with_cov=False).mean
+
+    def tilted_cov(self, u: ArrayInput) -> Float[Array, "d d"]:
+        cov = self._moments(u, with_cov=True).cov
+        assert cov is not None  # for the type checker: requested above
+        return cov
+
+    def tilt(self, u: ArrayInput) -> "Empirical":
+        return self.with_log_weights(jax.nn.log_softmax(self._log_weights() + self._scores(u)))
+
+    def with_log_weights(self, log_weights: Float[Array, " n"] | None) -> "Empirical":
+        """The same points under other weights, given by their normalised logarithms (None: uniform)."""
+        return eqx.tree_at(
+            lambda mu: mu.log_weights, self, log_weights, is_leaf=lambda leaf: leaf is None
+        )
+
+    def sample(self, key: KeyInput, n: int) -> "Empirical":
+        n, key = _checks.count("n", n), _checks.key(key)
+        if self.log_weights is None:
+            chosen = jax.random.randint(key, (n,), 0, self.n)
+        else:
+            chosen = jax.random.choice(key, self.n, (n,), p=self.weights)
+        return Empirical(self.points[chosen])
+
+    def subgaussian_proxy(self) -> Float[Array, ""]:
+        """max_i |x_i - mean|^2 over the points that carry weight: valid for every tilt, not tight."""
+        distances = jnp.sum((self.points - self.mean()) ** 2, axis=-1)
+        return jnp.max(jnp.where(self._log_weights() > -jnp.inf, distances, 0.0))

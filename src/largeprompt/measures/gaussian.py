@@ -1,0 +1,91 @@
+"""Gaussian tokens, singular covariances included: the case in which infinite-prompt attention is linear."""
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from .. import _checks
+from .._typing import ArrayInput, KeyInput
+from .base import AbstractMeasure
+from .empirical import Empirical
+
+
+@jax.custom_jvp
+def _psd_sqrt(matrix: Float[Array, "d d"]) -> Float[Array, "d d"]:
+    """The symmetric square root of a positive semi-definite matrix."""
+    values, vectors = jnp.linalg.eigh(matrix)
+    return (vectors * jnp.sqrt(jnp.maximum(values, 0.0))) @ vectors.T
+
+
+@_psd_sqrt.defjvp
+def _psd_sqrt_jvp(primals: tuple, tangents: tuple) -> tuple:
+    """S dS + dS S = dM solved in the eigenbasis.
+
+    Autodiff through `eigh` divides by eigenvalue gaps and fails at the identity; the square root itself is smooth there.
+    Along directions inside the null space the root has no derivative; 0 is returned for them.
+    """
+    (matrix,), (tangent,) = primals, tangents
+    values, vectors = jnp.linalg.eigh(matrix)
+    roots = jnp.sqrt(jnp.maximum(values, 0.0))
+    sums = roots[:, None] + roots[None, :]
+    inner = vectors.T @ tangent @ vectors
+    solved = jnp.where(sums > 0, inner / jnp.where(sums > 0, sums, 1.0), 0.0)
+    return (vectors * roots) @ vectors.T, vectors @ solved @ vectors.T
+
+
+class Gaussian(AbstractMeasure):
+    """N(m, G): psi(u) = <m, u> + u'Gu/2, and the tilt at u is N(m + G u, G).
+
+    Hence Lemma 2.1 (Castin et al. 2025; Boursier & Boyer 2026): T[N(m, G)](z) = V m + V G U z, affine in the query.
+    G may be singular, rank 0 included.
+
+    **Arguments:** `mean` of shape (d,); `cov` of shape (d, d), symmetric positive semi-definite; `check=False` skips the
+    eigenvalues for a matrix that is a covariance by construction.
+
+    >>> import largeprompt as lp
+    >>> mu = lp.Gaussian([1.0, 0.0], [[2.0, 0.0], [0.0, 0.0]])
+    >>> print(mu.tilted_mean([1.0, 1.0]))
+    [3. 0.]
+    """
+
+    centre: Float[Array, " d"]
+    covariance: Float[Array, "d d"]
+
+    def __init__(self, mean: ArrayInput, cov: ArrayInput, *, check: bool = True):
+        covariance = _checks.covariance("cov", cov) if check else jnp.asarray(cov)
+        centre = _checks.shaped("mean", _checks.finite("mean", mean), (covariance.shape[0],))
+        self.centre, self.covariance = _checks.same_dtype(centre, covariance)
+
+    @classmethod
+    def from_factor(cls, mean: ArrayInput, B: ArrayInput) -> "Gaussian":
+        """The law of m + B g with g standard normal: N(m, B B'), positive semi-definite by construction."""
+        factor = _checks.shaped("B", _checks.finite("B", B), ("d", "k"))
+        return cls(mean, jnp.matmul(factor, factor.T, precision="highest"), check=False)
+
+    @property
+    def dim(self) -> int:
+        return self.centre.shape[-1]
+
+    def log_mgf(self, u: ArrayInput) -> Float[Array, ""]:
+        u = self._vector(u)
+        return self.centre @ u + u @ self.covariance @ u / 2
+
+    def tilted_mean(self, u: ArrayInput) -> Float[Array, " d"]:
+        return self.centre + jnp.matmul(self.covariance, self._vector(u), precision="highest")
+
+    def tilted_cov(self, u: ArrayInput) -> Float[Array, "d d"]:
+        self._vector(u)
+        return self.covariance
+
+    def tilt(self, u: ArrayInput) -> "Gaussian":
+        return Gaussian(self.tilted_mean(u), self.covariance, check=False)
+
+    def sample(self, key: KeyInput, n: int) -> Empirical:
+        shape = (_checks.count("n", n), self.dim)
+        noise = jax.random.normal(_checks.key(key), shape, self.dtype)
+        return Empirical(
+            self.centre + jnp.matmul(noise, _psd_sqrt(self.covariance), precision="highest")
+        )
+
+    def subgaussian_proxy(self) -> Float[Array, ""]:
+        return jnp.maximum(jnp.linalg.eigvalsh(self.covariance)[-1], 0.0)

@@ -1,0 +1,89 @@
+"""Mixtures: attention on them is a query-gated combination of what it is on the parts."""
+
+from collections.abc import Sequence
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from .. import _checks
+from .._typing import ArrayInput, KeyInput
+from ._scalar import log_mean_exp
+from .base import AbstractMeasure
+from .empirical import Empirical
+
+
+class Mixture(AbstractMeasure):
+    """sum_k pi_k mu_k: psi(u) = log sum_k pi_k e^{psi_k(u)}; the tilt is the mixture of the tilts, reweighted.
+
+    Its weights at u are softmax_k(log pi_k + psi_k(u)): the gate through which a query chooses among the parts.
+
+    **Arguments:** `weights` of shape (k,), non-negative, normalised for you; `components`, k measures of one dimension.
+
+    >>> import largeprompt as lp
+    >>> print(lp.Mixture([1, 3], [lp.Dirac([0.0]), lp.Dirac([1.0])]).mean())
+    [0.75]
+    """
+
+    components: tuple[AbstractMeasure, ...]
+    log_weights: Float[Array, " k"]
+
+    def __init__(self, weights: ArrayInput, components: Sequence[AbstractMeasure]):
+        self.components = _checks.measures("components", components, AbstractMeasure)
+        dtype = np.result_type(*(part.dtype for part in self.components))
+        log_weights = _checks.log_weights("weights", weights, len(self.components))
+        self.log_weights = log_weights.astype(dtype)
+
+    @property
+    def dim(self) -> int:
+        return self.components[0].dim
+
+    @property
+    def weights(self) -> Float[Array, " k"]:
+        """The normalised weights pi_k."""
+        return jnp.exp(self.log_weights)
+
+    def _potentials(self, u: Float[Array, " d"]) -> Float[Array, " k"]:
+        return jnp.stack([part.log_mgf(u) for part in self.components])
+
+    def _gate(self, u: Float[Array, " d"]) -> Float[Array, " k"]:
+        return jax.nn.softmax(self.log_weights + self._potentials(u))
+
+    def log_mgf(self, u: ArrayInput) -> Float[Array, ""]:
+        u = self._vector(u)
+        return log_mean_exp(self.log_weights, self._potentials(u))
+
+    def tilted_mean(self, u: ArrayInput) -> Float[Array, " d"]:
+        u = self._vector(u)
+        means = jnp.stack([part.tilted_mean(u) for part in self.components])
+        return self._gate(u) @ means
+
+    def tilted_cov(self, u: ArrayInput) -> Float[Array, "d d"]:
+        u = self._vector(u)
+        gate = self._gate(u)
+        means = jnp.stack([part.tilted_mean(u) for part in self.components])
+        covs = jnp.stack([part.tilted_cov(u) for part in self.components])
+        gaps = means - gate @ means
+        return jnp.einsum("k,kij->ij", gate, covs) + (gate[:, None] * gaps).T @ gaps
+
+    def tilt(self, u: ArrayInput) -> "Mixture":
+        u = self._vector(u)
+        return Mixture(self._gate(u), [part.tilt(u) for part in self.components])
+
+    def sample(self, key: KeyInput, n: int) -> Empirical:
+        n = _checks.count("n", n)
+        choice, *keys = jax.random.split(_checks.key(key), len(self.components) + 1)
+        chosen = jax.random.categorical(choice, self.log_weights, shape=(n,))
+        draws = jnp.stack(
+            [part.sample(k, n).points for part, k in zip(self.components, keys, strict=True)]
+        )
+        return Empirical(draws[chosen, jnp.arange(n)])
+
+    def subgaussian_proxy(self) -> Float[Array, ""]:
+        """max_k proxy_k + max_k |mean_k - mean|^2: within the parts, plus between their means; valid, not tight."""
+        means = jnp.stack([part.mean() for part in self.components])
+        within = jnp.stack([part.subgaussian_proxy() for part in self.components])
+        between = jnp.sum((means - self.weights @ means) ** 2, axis=-1)
+        present = self.log_weights > -jnp.inf
+        return jnp.max(jnp.where(present, within, 0.0)) + jnp.max(jnp.where(present, between, 0.0))

@@ -1,0 +1,139 @@
+"""Independent coordinates: Rademacher and Uniform tokens, whose attention limit is not linear.
+
+A product law tilts coordinate by coordinate, so each family here is closed under tilting: it carries a natural parameter
+theta, 0 for the law named by the class, and `tilt(u)` adds u to it.
+"""
+
+from abc import abstractmethod
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from .. import _checks
+from .._typing import ArrayInput, KeyInput
+from . import _scalar
+from .base import AbstractMeasure
+from .empirical import Empirical
+
+
+class AbstractProduct(AbstractMeasure):
+    """d independent coordinates, coordinate j a one-dimensional law with cumulant function psi_1, tilted by theta_j.
+
+    psi(u) = sum_j psi_1(theta_j + u_j) - psi_1(theta_j). A subclass gives psi_1, its two derivatives (all elementwise on
+    arrays of shape (d,)), a sampler, and the largest value of psi_1'', which is the variance proxy of every tilt.
+    """
+
+    natural: eqx.AbstractVar[Float[Array, " d"]]
+
+    @property
+    def dim(self) -> int:
+        return self.natural.shape[-1]
+
+    @abstractmethod
+    def _psi(self, theta: Float[Array, " d"]) -> Float[Array, " d"]:
+        """psi_1, coordinate by coordinate."""
+
+    @abstractmethod
+    def _psi_slope(self, theta: Float[Array, " d"]) -> Float[Array, " d"]:
+        """psi_1'."""
+
+    @abstractmethod
+    def _psi_curvature(self, theta: Float[Array, " d"]) -> Float[Array, " d"]:
+        """psi_1''."""
+
+    @abstractmethod
+    def _draw(self, key: KeyInput, n: int) -> Float[Array, "n d"]:
+        """N draws of the law tilted by `natural`."""
+
+    @eqx.filter_jit
+    def log_mgf(self, u: ArrayInput) -> Float[Array, ""]:
+        def total(theta: Array) -> Array:
+            return jnp.sum(self._psi(theta))
+
+        scale = jnp.sqrt(self.subgaussian_proxy())
+        return _scalar.increment(total, self._psi_slope, self.natural, self._vector(u), scale)
+
+    def tilted_mean(self, u: ArrayInput) -> Float[Array, " d"]:
+        return self._psi_slope(self.natural + self._vector(u))
+
+    def tilted_cov(self, u: ArrayInput) -> Float[Array, "d d"]:
+        return jnp.diag(self._psi_curvature(self.natural + self._vector(u)))
+
+    def tilt(self, u: ArrayInput) -> "AbstractProduct":
+        return eqx.tree_at(lambda mu: mu.natural, self, self.natural + self._vector(u))
+
+    def sample(self, key: KeyInput, n: int) -> Empirical:
+        return Empirical(self._draw(_checks.key(key), _checks.count("n", n)))
+
+
+class Rademacher(AbstractProduct):
+    """Independent signs: psi_1(u) = log cosh u, so that T[mu](z) = V tanh(U z), coordinate by coordinate.
+
+    The negative control of Lemma 2.1: mean and covariance are those of N(0, I), attention is not linear.
+
+    >>> import largeprompt as lp
+    >>> print(lp.Rademacher(2).tilted_mean([0.0, 100.0]))
+    [0. 1.]
+    """
+
+    natural: Float[Array, " d"]
+
+    def __init__(self, d: int):
+        self.natural = jnp.zeros(_checks.count("d", d))
+
+    def _psi(self, theta: Float[Array, " d"]) -> Float[Array, " d"]:
+        return _scalar.log_cosh(theta)
+
+    def _psi_slope(self, theta: Float[Array, " d"]) -> Float[Array, " d"]:
+        return _scalar.tanh(theta)
+
+    def _psi_curvature(self, theta: Float[Array, " d"]) -> Float[Array, " d"]:
+        return _scalar.sech_squared(theta)
+
+    def _draw(self, key: KeyInput, n: int) -> Float[Array, "n d"]:
+        plus = jax.random.bernoulli(key, jax.nn.sigmoid(2 * self.natural), (n, self.dim))
+        return jnp.where(plus, 1.0, -1.0).astype(self.dtype)
+
+    def subgaussian_proxy(self) -> Float[Array, ""]:
+        return jnp.ones((), self.dtype)
+
+
+class Uniform(AbstractProduct):
+    """Independent coordinates, uniform on [-a, a]: psi_1(u) = log(sinh(a u) / (a u)).
+
+    **Arguments:** `d`, the dimension; `a`, the half-width, one positive number.
+
+    >>> import largeprompt as lp
+    >>> print(lp.Uniform(1, 3.0).cov())
+    [[3.]]
+    """
+
+    natural: Float[Array, " d"]
+    half_width: Float[Array, ""]
+
+    def __init__(self, d: int, a: ArrayInput = 1.0):
+        self.half_width = _checks.shaped("a", _checks.positive("a", a), ())
+        self.natural = jnp.zeros(_checks.count("d", d), self.half_width.dtype)
+
+    def _psi(self, theta: Float[Array, " d"]) -> Float[Array, " d"]:
+        return _scalar.log_sinhc(self.half_width * theta)
+
+    def _psi_slope(self, theta: Float[Array, " d"]) -> Float[Array, " d"]:
+        return self.half_width * _scalar.langevin(self.half_width * theta)
+
+    def _psi_curvature(self, theta: Float[Array, " d"]) -> Float[Array, " d"]:
+        return self.half_width**2 * _scalar.langevin_slope(self.half_width * theta)
+
+    def _draw(self, key: KeyInput, n: int) -> Float[Array, "n d"]:
+        # inverse distribution function of the density proportional to e^{theta x} on [-a, a], from the end of its mode
+        uniform = jax.random.uniform(key, (n, self.dim), self.dtype)
+        rate = 2 * jnp.abs(self.half_width * self.natural)
+        safe = jnp.where(rate > 0, rate, 1.0)
+        depth = jnp.where(rate > 0, -jnp.log1p(uniform * jnp.expm1(-safe)) / safe, uniform)
+        side = jnp.where(self.natural < 0, -1.0, 1.0)
+        return self.half_width * side * (1 - 2 * depth)
+
+    def subgaussian_proxy(self) -> Float[Array, ""]:
+        return self.half_width**2 / 3

@@ -1,0 +1,125 @@
+"""Tokens on a sphere, and their tilts: von Mises-Fisher laws."""
+
+from functools import partial
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Key
+
+from .. import _checks
+from .._typing import ArrayInput, KeyInput
+from . import _bessel, _scalar
+from .base import AbstractMeasure
+from .empirical import Empirical
+
+
+class Sphere(AbstractMeasure):
+    """Uniform law on the sphere of radius r in R^d: psi(u) = log of the normalised Bessel function I_{d/2-1}(r |u|).
+
+    Its tilts are the von Mises-Fisher laws, which this class also represents: `natural` is their natural parameter, 0 for
+    the uniform law, and `tilt(u)` adds u to it. The radial functions are in `_bessel`.
+
+    **Arguments:** `d`, the dimension of the space; `radius` > 0.
+
+    >>> import largeprompt as lp
+    >>> print(lp.Sphere(3, 3.0).cov())
+    [[3. 0. 0.]
+     [0. 3. 0.]
+     [0. 0. 3.]]
+    """
+
+    natural: Float[Array, " d"]
+    radius: Float[Array, ""]
+
+    def __init__(self, d: int, radius: ArrayInput = 1.0):
+        self.radius = _checks.shaped("radius", _checks.positive("radius", radius), ())
+        self.natural = jnp.zeros(_checks.count("d", d), self.radius.dtype)
+
+    @property
+    def dim(self) -> int:
+        return self.natural.shape[-1]
+
+    def _square(self, theta: Float[Array, " d"]) -> Float[Array, ""]:
+        return self.radius**2 * (theta @ theta)
+
+    def _mean_at(self, theta: Float[Array, " d"]) -> Float[Array, " d"]:
+        return self.radius**2 * _bessel.mean_over_kappa(self.dim, self._square(theta)) * theta
+
+    @eqx.filter_jit
+    def log_mgf(self, u: ArrayInput) -> Float[Array, ""]:
+        def psi(theta: Array) -> Array:
+            return _bessel.log_m(self.dim, self._square(theta))
+
+        return _scalar.increment(psi, self._mean_at, self.natural, self._vector(u), self.radius)
+
+    def tilted_mean(self, u: ArrayInput) -> Float[Array, " d"]:
+        return self._mean_at(self.natural + self._vector(u))
+
+    @eqx.filter_jit
+    def tilted_cov(self, u: ArrayInput) -> Float[Array, "d d"]:
+        theta = self.natural + self._vector(u)
+        square = self._square(theta)
+        across = _bessel.mean_over_kappa(self.dim, square)
+        along = _bessel.radial_variance(self.dim, square)
+        length = theta @ theta
+        safe = jnp.where(length > 0, length, 1.0)
+        projector = jnp.outer(theta, theta) / safe
+        identity = jnp.eye(self.dim, dtype=self.dtype)
+        return self.radius**2 * (across * (identity - projector) + along * projector)
+
+    def tilt(self, u: ArrayInput) -> "Sphere":
+        return eqx.tree_at(lambda mu: mu.natural, self, self.natural + self._vector(u))
+
+    def sample(self, key: KeyInput, n: int) -> Empirical:
+        """Exact draws: the height along the mean direction by rejection (Wood 1994), the rest uniform."""
+        n = _checks.count("n", n)
+        for_height, for_rest = jax.random.split(_checks.key(key))
+        kappa = jnp.sqrt(self._square(self.natural))
+        axis = jnp.where(
+            kappa > 0,
+            self.natural * self.radius / jnp.where(kappa > 0, kappa, 1.0),
+            jnp.zeros(self.dim, self.dtype).at[0].set(1.0),
+        )
+        if self.dim == 1:
+            up = jax.random.bernoulli(for_height, jax.nn.sigmoid(2 * kappa), (n, 1))
+            return Empirical(self.radius * axis * jnp.where(up, 1.0, -1.0).astype(self.dtype))
+        height = _vmf_heights(for_height, n, self.dim, kappa)
+        rest = jax.random.normal(for_rest, (n, self.dim), self.dtype)
+        rest = rest - (rest @ axis)[:, None] * axis
+        rest = rest / jnp.linalg.norm(rest, axis=-1, keepdims=True)
+        across = jnp.sqrt(jnp.maximum(1 - height**2, 0.0))
+        return Empirical(self.radius * (height[:, None] * axis + across[:, None] * rest))
+
+    def subgaussian_proxy(self) -> Float[Array, ""]:
+        return self.radius**2 / self.dim
+
+
+@partial(jax.jit, static_argnums=(1, 2))
+def _vmf_heights(
+    key: Key[Array, ""], n: int, dim: int, kappa: Float[Array, ""]
+) -> Float[Array, " n"]:
+    """N draws of the density proportional to e^{kappa w} (1 - w^2)^{(d-3)/2} on [-1, 1], by rejection.
+
+    A. T. A. Wood, Simulation of the von Mises Fisher distribution, Comm. Statist. Simulation Comput. 23 (1994). At least
+    about two thirds of the proposals are accepted whatever kappa and d, so the loop below ends after a few rounds.
+    """
+    kappa = jax.lax.stop_gradient(kappa)
+    half = (dim - 1) / 2
+    b = half / (kappa + jnp.sqrt(kappa**2 + half**2))
+    x0 = (1 - b) / (1 + b)
+    level = kappa * x0 + 2 * half * jnp.log1p(-(x0**2))
+
+    def propose(state: tuple) -> tuple:
+        key, heights, accepted = state
+        key, for_beta, for_test = jax.random.split(key, 3)
+        # Beta(half, half) from two chi-squares with d - 1 degrees: far less to compile than jax.random.beta
+        squares = jnp.sum(jax.random.normal(for_beta, (2, n, dim - 1), kappa.dtype) ** 2, axis=-1)
+        beta = squares[0] / (squares[0] + squares[1])
+        fresh = (1 - (1 + b) * beta) / (1 - (1 - b) * beta)
+        log_ratio = kappa * fresh + 2 * half * jnp.log1p(-x0 * fresh) - level
+        passes = jnp.log(jax.random.uniform(for_test, (n,), kappa.dtype)) <= log_ratio
+        return key, jnp.where(accepted, heights, fresh), accepted | passes
+
+    start = (key, jnp.zeros(n, kappa.dtype), jnp.zeros(n, bool))
+    return jax.lax.while_loop(lambda state: ~jnp.all(state[2]), propose, start)[1]

@@ -1,0 +1,1 @@
+"""Plain NumPy and mpmath, one function per formula, importing nothing of ours."""
