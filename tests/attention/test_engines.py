@@ -99,7 +99,7 @@ def test_streamed_memory_does_not_grow_with_the_number_of_tokens():
     assert large < 200 * 1_000_000 * 4 / 10
 
 
-@pytest.mark.parametrize("queries", [1, 3, 9])
+@pytest.mark.parametrize("queries", [1, 3])
 def test_gradients_through_both_engines(queries):
     prompt = _prompt(60)
     tilts = jnp.asarray(np.random.default_rng(4).normal(size=(queries, 3)))
@@ -115,7 +115,7 @@ def test_gradients_through_both_engines(queries):
 
     for argument in (0, 1):
         dense, streamed = (
-            jax.grad(loss, argnums=argument)(prompt.points, tilts, engine)
+            jax.jit(jax.grad(loss, argnums=argument), static_argnums=2)(prompt.points, tilts, engine)
             for engine in ("dense", "streamed")
         )
         assert np.allclose(dense, streamed, rtol=1e-10, atol=1e-12)

@@ -5,6 +5,7 @@ import math
 import jax
 import pytest
 
+from largeprompt.attention import Head, attend
 from largeprompt.measures import Empirical, Gaussian
 from largeprompt.studies import STUDIES, depth, lemma_2_1, softmax_operator
 from largeprompt.studies.base import Check, at_least, at_most, between
@@ -23,8 +24,11 @@ def test_every_statement_holds(name):
 
 
 def test_lemma_2_1_notices_scores_divided_by_two(monkeypatch):
-    whole = Gaussian.tilted_mean
-    monkeypatch.setattr(Gaussian, "tilted_mean", lambda self, u: whole(self, u / 2))
+    def half_scores(head, measure, z):
+        halved = Head(U=head.U / 2, V=head.V) if isinstance(measure, Gaussian) else head
+        return attend(halved, measure, z)
+
+    monkeypatch.setattr(lemma_2_1, "attend", half_scores)
     assert not _holds(lemma_2_1.run(KEY))
 
 

@@ -11,13 +11,13 @@ from .empirical import Empirical
 
 
 @jax.custom_jvp
-def _psd_sqrt(matrix: Float[Array, "d d"]) -> Float[Array, "d d"]:
+def psd_sqrt(matrix: Float[Array, "d d"]) -> Float[Array, "d d"]:
     """The symmetric square root of a positive semi-definite matrix."""
     values, vectors = jnp.linalg.eigh(matrix)
     return (vectors * jnp.sqrt(jnp.maximum(values, 0.0))) @ vectors.T
 
 
-@_psd_sqrt.defjvp
+@psd_sqrt.defjvp
 def _psd_sqrt_jvp(primals: tuple, tangents: tuple) -> tuple:
     """S dS + dS S = dM solved in the eigenbasis.
 
@@ -84,7 +84,7 @@ class Gaussian(AbstractMeasure):
         shape = (_checks.count("n", n), self.dim)
         noise = jax.random.normal(_checks.key(key), shape, self.dtype)
         return Empirical(
-            self.centre + jnp.matmul(noise, _psd_sqrt(self.covariance), precision="highest")
+            self.centre + jnp.matmul(noise, psd_sqrt(self.covariance), precision="highest")
         )
 
     def subgaussian_proxy(self) -> Float[Array, ""]:

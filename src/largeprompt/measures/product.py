@@ -127,11 +127,13 @@ class Uniform(AbstractProduct):
         return self.half_width**2 * _scalar.langevin_slope(self.half_width * theta)
 
     def _draw(self, key: KeyInput, n: int) -> Float[Array, "n d"]:
-        # inverse distribution function of the density proportional to e^{theta x} on [-a, a], from the end of its mode
-        uniform = jax.random.uniform(key, (n, self.dim), self.dtype)
+        return self.quantile(jax.random.uniform(key, (n, self.dim), self.dtype))
+
+    def quantile(self, uniforms: Float[Array, "n d"]) -> Float[Array, "n d"]:
+        """The law's tokens from uniform numbers: the inverse distribution function, from the end where the mode is."""
         rate = 2 * jnp.abs(self.half_width * self.natural)
         safe = jnp.where(rate > 0, rate, 1.0)
-        depth = jnp.where(rate > 0, -jnp.log1p(uniform * jnp.expm1(-safe)) / safe, uniform)
+        depth = jnp.where(rate > 0, -jnp.log1p(uniforms * jnp.expm1(-safe)) / safe, uniforms)
         side = jnp.where(self.natural < 0, -1.0, 1.0)
         return self.half_width * side * (1 - 2 * depth)
 
