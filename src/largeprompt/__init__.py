@@ -22,6 +22,20 @@ if TYPE_CHECKING:
     from .measures import Rademacher as Rademacher
     from .measures import Sphere as Sphere
     from .measures import Uniform as Uniform
+    from .prompts import Estimate as Estimate
+    from .prompts import Participation as Participation
+    from .prompts import ParticipationTable as ParticipationTable
+    from .prompts import estimate as estimate
+    from .prompts import finite_mean as finite_mean
+    from .prompts import finite_second_moment as finite_second_moment
+    from .prompts import gradient_error as gradient_error
+    from .prompts import output_error as output_error
+    from .prompts import participation as participation
+    from .prompts import participation_moment as participation_moment
+    from .prompts import quasi_estimate as quasi_estimate
+    from .prompts import sample_gradients as sample_gradients
+    from .prompts import sample_outputs as sample_outputs
+    from .prompts import score_moment as score_moment
 
 _ROOMS = {
     "measures": (
@@ -36,6 +50,22 @@ _ROOMS = {
         "Uniform",
     ),
     "attention": ("Head", "Layer", "attend", "attend_jacobians", "attend_linear"),
+    "prompts": (
+        "Estimate",
+        "Participation",
+        "ParticipationTable",
+        "estimate",
+        "finite_mean",
+        "finite_second_moment",
+        "gradient_error",
+        "output_error",
+        "participation",
+        "participation_moment",
+        "quasi_estimate",
+        "sample_gradients",
+        "sample_outputs",
+        "score_moment",
+    ),
 }
 _ROOM_OF = {name: room for room, names in _ROOMS.items() for name in names}
 

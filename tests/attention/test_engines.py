@@ -115,7 +115,9 @@ def test_gradients_through_both_engines(queries):
 
     for argument in (0, 1):
         dense, streamed = (
-            jax.jit(jax.grad(loss, argnums=argument), static_argnums=2)(prompt.points, tilts, engine)
+            jax.jit(jax.grad(loss, argnums=argument), static_argnums=2)(
+                prompt.points, tilts, engine
+            )
             for engine in ("dense", "streamed")
         )
         assert np.allclose(dense, streamed, rtol=1e-10, atol=1e-12)

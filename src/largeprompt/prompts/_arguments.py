@@ -1,0 +1,58 @@
+"""Prompt lengths, and how they combine with a batch of queries."""
+
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from jax.core import Tracer
+from jaxtyping import Array, Float
+
+from .. import _checks
+from .._typing import ArrayInput
+from ..attention import Head
+from ..attention.softmax import queries_of, tilts_of
+from ..measures import AbstractMeasure
+
+
+def length(L: ArrayInput) -> Float[Array, "..."]:
+    """L as float64: real numbers >= 1, infinity included."""
+    array = _checks.float_array("L", L).astype(jnp.float64)
+    seen = array if isinstance(array, Tracer) else np.asarray(array)
+    return _checks.require(
+        array,
+        ~(seen >= 1),
+        rule="L must be >= 1 (infinity allowed)",
+        received="a length below 1, or NaN",
+        fix="pass the number of tokens of the prompt, or jnp.inf for the infinite prompt",
+    )
+
+
+def whole_length(L: Any) -> int:
+    """L as a finite integer number of tokens, known before tracing."""
+    if isinstance(L, (float, np.floating)) and float(L).is_integer():
+        L = int(L)
+    return _checks.count("L (a prompt to be sampled)", L)
+
+
+def pairs(
+    head: Head, measure: AbstractMeasure, z: ArrayInput, L: ArrayInput
+) -> tuple[Float[Array, "*shape d"], Float[Array, "*shape d"], Float[Array, "*shape"]]:
+    """(z, U z, L) broadcast against each other: the batch of z against the shape of L."""
+    L = length(L)
+    queries, batch = queries_of(head, measure, z)
+    tilts = tilts_of(head, measure, queries)
+    try:
+        shape = np.broadcast_shapes(batch, L.shape)
+    except ValueError as error:
+        raise ValueError(
+            _checks.message(
+                "the batch of z and the shape of L must broadcast",
+                f"a batch of shape {batch} and L of shape {L.shape}",
+                "add axes, for example L[:, None] against a batch of queries",
+            )
+        ) from error
+
+    def spread(vectors: Float[Array, "q d"]) -> Float[Array, "*shape d"]:
+        return jnp.broadcast_to(vectors.reshape(*batch, head.dim), (*shape, head.dim))
+
+    return spread(queries), spread(tilts), jnp.broadcast_to(L, shape)

@@ -1,0 +1,187 @@
+"""Monte Carlo over prompts, for every measure: a value never comes without its standard error."""
+
+import math
+from collections.abc import Callable
+from typing import Literal, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Key
+
+from .. import _checks
+from .._typing import ArrayInput, KeyInput
+from ..attention import Head, attend, attend_jacobians
+from ..attention.softmax import queries_of
+from ..measures import AbstractMeasure
+from ._arguments import whole_length
+from .sampling import sample_outputs
+
+Quantity = Literal["finite_mean", "output_error", "gradient_U_error", "gradient_V_error"]
+_QUANTITIES = ("finite_mean", "output_error", "gradient_U_error", "gradient_V_error")
+_FIRST_LOOK = 128  # replicates before the first check of the error; then at every doubling
+
+
+class Estimate(NamedTuple):
+    """A Monte Carlo value, its standard error, and the number of independent replicates behind both."""
+
+    value: np.ndarray
+    standard_error: np.ndarray
+    replicates: int
+
+
+def estimate(
+    key: KeyInput,
+    quantity: Quantity | Callable[[Key[Array, ""]], Array],
+    head: Head | None = None,
+    mu: AbstractMeasure | None = None,
+    z: ArrayInput | None = None,
+    L: int | None = None,
+    *,
+    route: Literal["tokens", "scores"] = "tokens",
+    relative_error: float = 0.01,
+    max_replicates: int = 100_000,
+    batch: int = 128,
+    progress: bool = False,
+) -> Estimate:
+    """Average a quantity over independent prompts until its relative error or the budget is reached.
+
+    **Arguments:** `quantity` is a name ("finite_mean", "output_error", "gradient_U_error", "gradient_V_error", each at one query
+    `z` and a whole number `L` of tokens) or a function of a key. `route="tokens"` samples whole tokens and attends to them, for
+    every measure; `route="scores"` draws outputs of Gaussian tokens from their scores. Replicate i uses `fold_in(key, i)`
+    and the error is looked at after 128, 256, 512, ... replicates, so the result does not depend on `batch`.
+
+    >>> import jax, jax.numpy as jnp
+    >>> import largeprompt as lp
+    >>> head = lp.Head(U=jnp.eye(2), V=jnp.eye(2))
+    >>> found = lp.estimate(jax.random.key(0), "output_error", head, lp.Rademacher(2), jnp.ones(2), L=50)
+    >>> bool(found.standard_error <= 0.01 * found.value)
+    True
+    """
+    key, batch = _checks.key(key), _checks.count("batch", batch)
+    budget = _checks.count("max_replicates", max_replicates)
+    if not (isinstance(relative_error, (int, float)) and relative_error > 0):
+        raise ValueError(
+            _checks.message(
+                "relative_error must be > 0", repr(relative_error), "pass for example 0.01"
+            )
+        )
+    one = quantity if callable(quantity) else _replicate(quantity, head, mu, z, L, route)
+    draw = eqx.filter_jit(
+        lambda indices: jax.vmap(lambda i: one(jax.random.fold_in(key, i)))(indices)
+    )
+    values: list[np.ndarray] = []
+    done, look = 0, min(_FIRST_LOOK, budget)
+    with _bar(budget, progress) as advance:
+        while True:
+            while done < look:
+                # the last batch is drawn whole and cut, so that no new shape is compiled
+                values.append(
+                    np.asarray(draw(jnp.arange(done, done + batch)), np.float64)[: look - done]
+                )
+                advance(len(values[-1]))
+                done += len(values[-1])
+            result = _summary(np.concatenate(values))
+            if look == budget or np.all(
+                result.standard_error <= relative_error * np.abs(result.value)
+            ):
+                return result
+            look = min(2 * look, budget)
+
+
+def _summary(values: np.ndarray) -> Estimate:
+    if not np.all(np.isfinite(values)):
+        raise ValueError(
+            _checks.message(
+                "every replicate must be finite",
+                f"{int(np.sum(~np.isfinite(values)))} values that are NaN or infinite",
+                "look at the scale of the scores, or turn on 64-bit mode",
+            )
+        )
+    n = len(values)
+    error = (
+        values.std(axis=0, ddof=1) / math.sqrt(n) if n > 1 else np.full(values.shape[1:], np.inf)
+    )
+    return Estimate(values.mean(axis=0), error, n)
+
+
+def _replicate(quantity, head, mu, z, L, route) -> Callable[[Key[Array, ""]], Array]:
+    """The quantity of one prompt, as a function of its key."""
+    if quantity not in _QUANTITIES:
+        raise ValueError(
+            _checks.message(
+                f"quantity must be one of {_QUANTITIES} or a function of a key",
+                repr(quantity),
+                "name one",
+            )
+        )
+    if route not in ("tokens", "scores"):
+        raise ValueError(
+            _checks.message("route must be 'tokens' or 'scores'", repr(route), "name one")
+        )
+    if head is None or mu is None or z is None or L is None:
+        raise ValueError(
+            _checks.message(
+                f"{quantity!r} needs head, mu, z and L", "one of them missing", "pass all four"
+            )
+        )
+    _, shape = queries_of(head, mu, z)
+    length = whole_length(L)
+    if shape:
+        raise ValueError(
+            _checks.message(
+                f"estimate takes one query of shape ({head.dim},)",
+                f"a batch of shape {shape}",
+                "call it once for each query",
+            )
+        )
+    if route == "scores" and quantity.startswith("gradient"):
+        raise ValueError(
+            _checks.message(
+                "route='scores' serves 'finite_mean' and 'output_error'",
+                quantity,
+                "use route='tokens'",
+            )
+        )
+
+    def output(key: Key[Array, ""]) -> Array:
+        if route == "scores":
+            return sample_outputs(key, head, mu, z, length, 1)[0]
+        return attend(head, mu.sample(key, length), z)
+
+    if quantity == "finite_mean":
+        return output
+    if quantity == "output_error":
+        limit = attend(head, mu, z)
+        return lambda key: jnp.sum((output(key) - limit) ** 2)
+    limits = attend_jacobians(head, mu, z)
+    field = quantity.removeprefix("gradient_").removesuffix("_error")
+
+    def squared_gap(key: Key[Array, ""]) -> Array:
+        found = attend_jacobians(head, mu.sample(key, length), z)
+        return jnp.sum((getattr(found, field) - getattr(limits, field)) ** 2)
+
+    return squared_gap
+
+
+class _bar:
+    """A progress bar over the budget if asked for; otherwise nothing."""
+
+    def __init__(self, budget: int, shown: bool):
+        self.budget, self.shown = budget, shown
+
+    def __enter__(self) -> Callable[[int], object]:
+        if not self.shown:
+            return lambda _: None
+        from rich.console import Console
+        from rich.progress import Progress
+
+        self.progress = Progress(console=Console(stderr=True), transient=True)
+        self.progress.start()
+        task = self.progress.add_task("replicates (at most)", total=self.budget)
+        return lambda count: self.progress.advance(task, count)
+
+    def __exit__(self, *_: object) -> None:
+        if self.shown:
+            self.progress.stop()

@@ -1,0 +1,118 @@
+"""Participation moments of the softmax of Gaussian scores, exactly, at a cost independent of L.
+
+For s_i iid N(0, sigma^2), i = 1..L, and p = softmax(s):
+
+    P_k = E sum_i p_i^k,      P_22 = E (sum_i p_i^2)^2,      in general  E prod_a sum_i p_i^{k_a}.
+
+They decide everything a finite prompt does to softmax attention (math.md, section 2).
+"""
+
+from functools import lru_cache
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, ArrayLike, Float
+
+from ._domain import apply
+from ._elementwise import Kernel
+from ._laplace import Scalar, contract, laplace_rule
+
+_ROUNDING = 2e-14  # what float64 leaves of the sums even when the nodes are perfect
+# The identities see the errors in other proportions than the moments themselves do.
+_SAFETY = 4.0
+_PROBES = ((2,), (4,), (1, 1))  # their windows contain those of the other products of order 2 to 4
+
+
+class Participation(eqx.Module):
+    """P_2, P_3, P_22 of one or many (sigma, L), float64, and an estimate of the relative error."""
+
+    p2: Float[Array, "..."]
+    p3: Float[Array, "..."]
+    p22: Float[Array, "..."]
+    error: Float[Array, "..."]
+
+
+def finite_length(L: Scalar) -> tuple[Array, Scalar]:
+    """(whether L is finite, L or a stand-in where it is not: no inf may reach a derivative)."""
+    finite = jnp.isfinite(L)
+    return finite, jnp.where(finite, L, 2.0)
+
+
+def _powers(*ks: int) -> tuple[tuple[int, int], ...]:
+    return tuple((0, k) for k in ks)
+
+
+def _participation(sigma: Scalar, L: Scalar) -> tuple[Scalar, Scalar, Scalar, Scalar]:
+    """(P_2, P_3, P_22, error) for scalars.
+
+    The error comes from sum_i p_i = 1, which holds exactly and costs nothing on the nodes at
+    hand: E (sum p)^4 = 1 tests phi_0..phi_4 in the proportions of the constant 1, and E[Y_2 (sum
+    p)^2] = P_2, E[Y_3 sum p] = P_3, with Y_k = sum p^k, test them relative to the small numbers
+    returned.
+    """
+    finite, L = finite_length(L)
+    rule = laplace_rule(sigma, L, _PROBES)
+
+    def moment(*ks: int) -> Scalar:
+        return contract(rule, L, _powers(*ks))
+
+    p2, p3, p22 = moment(2), moment(3), moment(2, 2)
+
+    def relative(found: Scalar, expected: Scalar) -> Scalar:
+        normal = expected > 1e-290  # below, float64 runs out of exponent and 0 is right
+        return jnp.where(normal, jnp.abs(found / jnp.where(normal, expected, 1.0) - 1), 0.0)
+
+    gaps = [
+        jnp.abs(moment(1, 1, 1, 1) - 1),
+        relative(moment(2, 1, 1), p2),
+        relative(moment(3, 1), p3),
+    ]
+    error = jax.lax.stop_gradient(_ROUNDING + _SAFETY * jnp.max(jnp.stack(gaps)) + rule.lost)
+    return tuple(jnp.where(finite, value, 0.0) for value in (p2, p3, p22, error))
+
+
+def participation(sigma: ArrayLike, L: ArrayLike) -> Participation:
+    """P_2, P_3 and P_22 for score deviation `sigma` >= 0 and length `L` >= 1 (real, or infinity).
+
+    Broadcasts; works under jit, vmap and grad (in 64-bit mode; concrete arguments give float64 in
+    any mode). Relative error about 1e-14 for sigma up to 12 and L up to 1e12; `error` says what
+    was reached.
+    """
+    return Participation(*apply("participation", _participation, sigma, L))
+
+
+@lru_cache(maxsize=256)
+def moment_kernel(ks: tuple[int, ...]) -> Kernel:
+    """The kernel of E prod_a sum_i p_i^{k_a}; every k_a >= 2."""
+    probes = tuple({(sum(ks),), ks, (1,) * sum(ks)})
+
+    def kernel(sigma: Scalar, L: Scalar) -> tuple[Scalar]:
+        finite, L = finite_length(L)
+        rule = laplace_rule(sigma, L, probes)
+        return (jnp.where(finite, contract(rule, L, _powers(*ks)), 0.0),)
+
+    return kernel
+
+
+def _ones(sigma: Scalar, L: Scalar) -> tuple[Scalar]:
+    return (jnp.ones_like(sigma),)
+
+
+def participation_moment(
+    ks: tuple[int, ...], sigma: ArrayLike, L: ArrayLike
+) -> Float[Array, "..."]:
+    """E prod_a sum_i p_i^{k_a} for positive integers k_a: (2,) is P_2, (2, 2) is P_22.
+
+    Factors with k_a = 1 equal 1 and are dropped. `ks` is static: each new tuple compiles once.
+    Relative error about 1e-13 for sum of the k_a up to 8.
+    """
+    ks = tuple(ks) if isinstance(ks, (tuple, list)) else (ks,)
+    if not all(isinstance(k, int) and not isinstance(k, bool) and k >= 1 for k in ks):
+        raise ValueError(
+            f"ks must be a tuple of positive integers; received {ks!r}. To fix: pass for "
+            f"example (2, 2) for E (sum p^2)^2."
+        )
+    ks = tuple(sorted((k for k in ks if k > 1), reverse=True))
+    kernel = moment_kernel(ks) if ks else _ones
+    return apply("participation_moment", kernel, sigma, L)[0]

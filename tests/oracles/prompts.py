@@ -1,0 +1,53 @@
+"""Prompts of L tokens in NumPy: all of them by enumeration, or many by simulation."""
+
+import itertools
+
+import numpy as np
+
+from .attention import softmax_weights
+
+
+def _one_prompt(tokens: np.ndarray, U: np.ndarray, V: np.ndarray, z: np.ndarray) -> tuple:
+    """(T, dT/dU, sum p x) of one prompt of equally weighted tokens."""
+    p = softmax_weights(tokens, np.full(len(tokens), 1 / len(tokens)), U @ z)
+    mean = p @ tokens
+    cov = (p[:, None] * (tokens - mean)).T @ (tokens - mean)
+    return V @ mean, np.einsum("aj,k->ajk", V @ cov, z), mean
+
+
+def enumerate_prompts(*, atoms, weights, U, V, z, L) -> dict:
+    """Exact expectations over all len(atoms)^L prompts drawn iid from a discrete law."""
+    weights = np.asarray(weights) / np.sum(weights)
+    p = softmax_weights(atoms, weights, U @ z)
+    x_inf = p @ atoms
+    cov_inf = (p[:, None] * (atoms - x_inf)).T @ (atoms - x_inf)
+    T_inf, dU_inf = V @ x_inf, np.einsum("aj,k->ajk", V @ cov_inf, z)
+    total = {"mean": 0.0, "second": 0.0, "output": 0.0, "U": 0.0, "V": 0.0}
+    for chosen in itertools.product(range(len(atoms)), repeat=L):
+        weight = np.prod(weights[list(chosen)])
+        T, dU, mean = _one_prompt(atoms[list(chosen)], U, V, z)
+        total["mean"] += weight * T
+        total["second"] += weight * np.outer(T, T)
+        total["output"] += weight * np.sum((T - T_inf) ** 2)
+        total["U"] += weight * np.sum((dU - dU_inf) ** 2)
+        total["V"] += weight * len(V) * np.sum((mean - x_inf) ** 2)
+    return total
+
+
+def simulate_gaussian_prompts(*, mean, factor, U, V, z, L, n, seed) -> dict:
+    """N prompts of L tokens m + B g: per-prompt values of T, T T', and the three squared errors against the limit."""
+    rng = np.random.default_rng(seed)
+    cov = factor @ factor.T
+    T_inf = V @ mean + V @ cov @ U @ z
+    dU_inf = np.einsum("aj,k->ajk", V @ cov, z)
+    x_inf = mean + cov @ U @ z
+    rows = {"mean": [], "second": [], "output": [], "U": [], "V": []}
+    for _ in range(n):
+        tokens = mean + rng.normal(size=(L, factor.shape[1])) @ factor.T
+        T, dU, average = _one_prompt(tokens, U, V, z)
+        rows["mean"].append(T)
+        rows["second"].append(np.outer(T, T))
+        rows["output"].append(np.sum((T - T_inf) ** 2))
+        rows["U"].append(np.sum((dU - dU_inf) ** 2))
+        rows["V"].append(len(V) * np.sum((average - x_inf) ** 2))
+    return {name: np.array(values) for name, values in rows.items()}
