@@ -157,6 +157,16 @@ MISTAKES = {
     "order zero": (lambda: lp.participation_moment((2, 0), 1.0, 5), "ks must be a tuple"),
     "order a float": (lambda: lp.participation_moment((2.5,), 1.0, 5), "ks must be a tuple"),
     "score factors": (lambda: lp.score_moment(((1, 0),), 1.0, 5), "factors must be"),
+    "order a text": (lambda: lp.participation_moment(("2",), 1.0, 5), "ks must be a tuple"),
+    "sigma a text": (lambda: lp.participation("one", 5), "sigma must be a real number"),
+    "score factors of halves": (lambda: lp.score_moment(((0.5, 1),), 1.0, 5), "factors must be"),
+    "score factors not pairs": (lambda: lp.score_moment((2,), 1.0, 5), "factors must be"),
+    "table of two lengths": (
+        lambda: lp.ParticipationTable([1.0, 2.0], 1.0),
+        "must be single numbers",
+    ),
+    "table of no range": (lambda: lp.ParticipationTable(10.0, 0.0), "must be single numbers"),
+    "table beyond its range": (lambda: lp.ParticipationTable(10.0, 1.0)(2.0), "table's range"),
     "sampling an infinite prompt": (
         lambda: lp.sample_outputs(KEY, HEAD, GAUSSIAN, [1, 0], np.inf, 3),
         "L .a prompt to be sampled. must be a positive integer",

@@ -1,12 +1,14 @@
 """Two tokens: every moment is a one-dimensional integral over the logit d = s_1 - s_2 ~ N(0, 2
-sigma^2)."""
+sigma^2).
+"""
 
 import mpmath as mp
 
 
 def two_token_participation(sigma):
     """P_2, P_3, P_22 at L = 2: with w = p_1 p_2 = 1/(4 cosh^2(d/2)) they are 1-2Ew, 1-3Ew,
-    E(1-2w)^2."""
+    E(1-2w)^2.
+    """
     with mp.workdps(25):
         variance = 2 * mp.mpf(sigma) ** 2
         if variance == 0:

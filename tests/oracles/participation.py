@@ -1,3 +1,4 @@
+# pyright: reportPossiblyUnboundVariable=false
 """High-precision oracles for participation moments; imports nothing of ours.
 
 Everything is mpmath arithmetic with composite Gauss-Legendre rules on panels, over windows found by

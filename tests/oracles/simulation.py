@@ -5,7 +5,8 @@ import numpy as np
 
 def simulate(statistic, sigma, L, replicates, seed):
     """(mean, standard error) of statistic(s, p) over `replicates` prompts of L scores; arrays are
-    (replicates, L)."""
+    (replicates, L).
+    """
     rng = np.random.default_rng(seed)
     s = sigma * rng.standard_normal((replicates, L))
     weight = np.exp(s - s.max(axis=1, keepdims=True))

@@ -1,3 +1,4 @@
+# pyright: reportReturnType=false
 """Write reference.json: participation moments to 20 digits from the mpmath oracle (about half an
 hour).
 
@@ -6,10 +7,11 @@ Run from the root of the repository: python -m tests.prompts.generate_reference 
 
 import json
 import sys
-from pathlib import Path
 from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
 
 import mpmath as mp
+
 from ..oracles import participation as oracle
 
 SIGMAS = ("0", "1e-8", "1e-3", "0.1", "0.7", "1", "1.3", "2", "3", "4.5", "6", "9", "12")
@@ -66,7 +68,8 @@ def score_row(case):
 
 def gradient_row(case):
     """The moments of the gradient error from score moments; at 25 digits their cancellation is
-    harmless."""
+    harmless.
+    """
     sigma, length = case
     one, mean, square, two = (0, 1), (1, 1), (2, 1), (0, 2)
     requests = [(square, square), (square, mean, mean), (mean,) * 4, (square, one), (mean, mean)]

@@ -2,6 +2,7 @@
 
 import itertools
 
+import equinox as eqx
 import jax
 import numpy as np
 import pytest
@@ -26,10 +27,11 @@ def test_outputs_of_gaussian_tokens(route, quantity):
     assert _within(found, getattr(lp, quantity)(HEAD, GAUSSIAN, Z, 20.0))
 
 
-@pytest.mark.parametrize("field", ["U", "V"])
-def test_gradient_errors(field):
-    found = lp.estimate(KEY, f"gradient_{field}_error", HEAD, GAUSSIAN, Z, 10, max_replicates=4000)
-    assert _within(found, getattr(lp.gradient_error(HEAD, GAUSSIAN, Z, 10.0), field))
+@pytest.mark.parametrize("quantity", ["gradient_U_error", "gradient_V_error"])
+def test_gradient_errors(quantity):
+    found = lp.estimate(KEY, quantity, HEAD, GAUSSIAN, Z, 10, max_replicates=4000)
+    exact = lp.gradient_error(HEAD, GAUSSIAN, Z, 10.0)
+    assert _within(found, exact.U if quantity == "gradient_U_error" else exact.V)
 
 
 def test_stops_at_the_relative_error_or_the_budget():
@@ -94,9 +96,7 @@ def test_quasi_on_a_gaussian_agrees_with_the_closed_form():
 class Unmapped(lp.AbstractAutodiffMeasure):
     """A user's measure: a sampler and a cumulant function, no transport map."""
 
-    @property
-    def dim(self) -> int:
-        return 2
+    dim: int = eqx.field(static=True, default=2)
 
     def log_mgf(self, u):
         return lp.Rademacher(2).log_mgf(u)

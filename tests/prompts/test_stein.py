@@ -1,5 +1,6 @@
 """Stein reductions: the known identities symbolically, brute force, and the cancellation-free
-gradient moments."""
+gradient moments.
+"""
 
 import json
 import math
@@ -8,11 +9,12 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
-from ..oracles.simulation import product_of_sums, simulate
 
 from largeprompt.prompts.gradient_moments import gradient_moments, stein_form
 from largeprompt.prompts.participation import participation
 from largeprompt.prompts.stein import combine, stein_moment, stein_reduction
+
+from ..oracles.simulation import product_of_sums, simulate
 
 REFERENCE = json.loads((Path(__file__).parent / "reference.json").read_text())
 
@@ -31,7 +33,8 @@ def test_identities_of_the_design():
 def test_no_constant_survives_in_the_gradient_moments():
     for name in ("variance_error", "spread", "coupling"):
         moments = [m for terms in stein_form(name).values() for m in terms]
-        assert moments and () not in moments
+        assert moments
+        assert () not in moments
     assert stein_form("coupling")[0] == {(2, 2): -1}  # its P_2 has cancelled too
 
 

@@ -3,8 +3,9 @@
 import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, ArrayLike
+from jaxtyping import Array
 
+from .._typing import ArrayInput
 from ._elementwise import Kernel, elementwise, evaluate, is_traced, require_x64
 
 _SIGMA = (
@@ -17,7 +18,7 @@ _LENGTH = (
 )
 
 
-def _concrete(name: str, value: ArrayLike) -> np.ndarray:
+def _concrete(name: str, value: ArrayInput) -> np.ndarray:
     try:
         array = np.asarray(value)
         if np.iscomplexobj(array) or array.dtype.kind not in "biuf":
@@ -32,7 +33,7 @@ def _concrete(name: str, value: ArrayLike) -> np.ndarray:
 
 
 def checked(
-    name: str, sigma: ArrayLike, L: ArrayLike
+    name: str, sigma: ArrayInput, L: ArrayInput
 ) -> tuple[Array | np.ndarray, Array | np.ndarray]:
     """(sigma, L) as float64, refused outside the domain: at once if known, else at run time."""
     results = []
@@ -60,7 +61,7 @@ def checked(
 
 
 def apply(
-    name: str, kernel: Kernel, sigma: ArrayLike, L: ArrayLike, *more: ArrayLike
+    name: str, kernel: Kernel, sigma: ArrayInput, L: ArrayInput, *more: ArrayInput
 ) -> tuple[Array, ...]:
     """A kernel of (sigma, L, ...) over broadcast arguments: run now if known, staged if traced."""
     checked_args = checked(name, sigma, L)

@@ -15,7 +15,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 from jax.custom_batching import custom_vmap
-from jaxtyping import Array, ArrayLike, Float
+from jaxtyping import Array, Float
+
+from .._typing import ArrayInput
 
 Kernel = Callable[..., tuple[Array, ...]]
 
@@ -94,7 +96,7 @@ def elementwise(kernel: Kernel) -> Kernel:
         return spread(*args)
 
     def rule(primals, tangents):
-        out, total = None, None
+        out, total = (), ()
         for argnum, tangent in enumerate(tangents):
             if isinstance(tangent, jax.custom_derivatives.SymbolicZero):
                 continue
@@ -102,8 +104,8 @@ def elementwise(kernel: Kernel) -> Kernel:
             half = len(both) // 2
             out, slope = both[:half], both[half:]
             part = tuple(s * tangent for s in slope)
-            total = part if total is None else tuple(map(jnp.add, total, part))
-        if out is None:
+            total = tuple(map(jnp.add, total, part)) if total else part
+        if not out:
             out = call(*primals)
             total = tuple(map(jnp.zeros_like, out))
         return out, total
@@ -133,7 +135,7 @@ def _compiled_block(kernel: Kernel) -> Kernel:
     return jax.jit(run)
 
 
-def evaluate(kernel: Kernel, *args: ArrayLike) -> tuple[Float[Array, "..."], ...]:
+def evaluate(kernel: Kernel, *args: ArrayInput) -> tuple[Float[Array, "..."], ...]:
     """The kernel on concrete arguments, broadcast, in float64 whatever JAX's default is.
 
     No recompilation when values, or the number of values, change.

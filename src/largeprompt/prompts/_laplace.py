@@ -64,7 +64,7 @@ class _Peaks(NamedTuple):
 
 def _peaks(sigma: Scalar, tau: Float[Array, " tau"], orders: tuple[int, ...]) -> _Peaks:
     """The peak solves (y - tau)/sigma^2 = k - e^y:  e^y = W(sigma^2 t e^{k sigma^2})/sigma^2."""
-    k = np.array(orders, float)[:, None]
+    k = jnp.array(orders, float)[:, None]
     w = wright_omega(tau + k * sigma**2 + 2 * jnp.log(sigma), newton=1)
     s = k * sigma**2 - w
     y, lam = tau + s, w / sigma**2
@@ -112,7 +112,8 @@ def _window(sigma: Scalar, L: Scalar, probes: Probes) -> _Window:
     typical = jnp.where(frozen, sigma * jnp.sqrt(2 * log_L), log_L + sigma**2 / 2)  # of ln S
 
     def scan(_: Array, state: tuple) -> tuple:
-        tau = jnp.linspace(*state[:2], SCAN_NODES)
+        low, high = state[:2]
+        tau = jnp.linspace(low, high, SCAN_NODES)
         peaks = _peaks(sigma, tau, orders)
         log_phi = _crude_log_phi_0(sigma, tau, peaks.log_phi[0])
         log_rho = log_L + peaks.log_phi - log_phi

@@ -21,8 +21,9 @@ from functools import lru_cache
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, ArrayLike, Float
+from jaxtyping import Array, Float
 
+from .._typing import ArrayInput
 from ._domain import apply
 from ._laplace import Rule, Scalar, contract, laplace_rule
 from .participation import finite_length
@@ -140,7 +141,7 @@ def _gradient_moments(sigma: Scalar, L: Scalar) -> tuple[Scalar, ...]:
     return tuple(jnp.where(finite, value, 0.0) for value in out)
 
 
-def gradient_moments(sigma: ArrayLike, L: ArrayLike) -> GradientMoments:
+def gradient_moments(sigma: ArrayInput, L: ArrayInput) -> GradientMoments:
     """The participation and score moments of the exact gradient error at score deviation `sigma`
     and length `L`.
 

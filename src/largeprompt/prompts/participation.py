@@ -12,8 +12,9 @@ from functools import lru_cache
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, ArrayLike, Float
+from jaxtyping import Array, Float
 
+from .._typing import ArrayInput
 from ._domain import apply
 from ._elementwise import Kernel
 from ._laplace import Scalar, contract, laplace_rule
@@ -43,7 +44,7 @@ def _powers(*ks: int) -> tuple[tuple[int, int], ...]:
     return tuple((0, k) for k in ks)
 
 
-def _participation(sigma: Scalar, L: Scalar) -> tuple[Scalar, Scalar, Scalar, Scalar]:
+def _participation(sigma: Scalar, L: Scalar) -> tuple[Scalar, ...]:
     """(P_2, P_3, P_22, error) for scalars.
 
     The error comes from sum_i p_i = 1, which holds exactly and costs nothing on the nodes at
@@ -72,7 +73,7 @@ def _participation(sigma: Scalar, L: Scalar) -> tuple[Scalar, Scalar, Scalar, Sc
     return tuple(jnp.where(finite, value, 0.0) for value in (p2, p3, p22, error))
 
 
-def participation(sigma: ArrayLike, L: ArrayLike) -> Participation:
+def participation(sigma: ArrayInput, L: ArrayInput) -> Participation:
     """P_2, P_3 and P_22 for score deviation `sigma` >= 0 and length `L` >= 1 (real, or infinity).
 
     Broadcasts; works under jit, vmap and grad (in 64-bit mode; concrete arguments give float64 in
@@ -100,7 +101,7 @@ def _ones(sigma: Scalar, L: Scalar) -> tuple[Scalar]:
 
 
 def participation_moment(
-    ks: tuple[int, ...], sigma: ArrayLike, L: ArrayLike
+    ks: tuple[int, ...], sigma: ArrayInput, L: ArrayInput
 ) -> Float[Array, "..."]:
     """E prod_a sum_i p_i^{k_a} for positive integers k_a: (2,) is P_2, (2, 2) is P_22.
 

@@ -10,8 +10,9 @@ import math
 from functools import lru_cache
 
 import jax.numpy as jnp
-from jaxtyping import Array, ArrayLike, Float
+from jaxtyping import Array, Float
 
+from .._typing import ArrayInput
 from ._domain import apply
 from ._elementwise import Kernel
 from ._laplace import Probes, Scalar, contract, laplace_rule
@@ -23,6 +24,7 @@ Factors = tuple[tuple[int, int], ...]  # (j, k) stands for sum_i (s_i - c)^j p_i
 
 def checked_factors(factors: Factors) -> Factors:
     """The factors in canonical order; every j >= 0 and k >= 1."""
+    pairs: Factors = ()
     try:
         pairs = tuple((int(j), int(k)) for j, k in factors)
         good = bool(pairs) and all(j >= 0 and k >= 1 for j, k in pairs)
@@ -83,7 +85,7 @@ def _kernel(factors: Factors) -> Kernel:
 
 
 def score_moment(
-    factors: Factors, sigma: ArrayLike, L: ArrayLike, centre: ArrayLike = 0.0
+    factors: Factors, sigma: ArrayInput, L: ArrayInput, centre: ArrayInput = 0.0
 ) -> Float[Array, "..."]:
     """E prod_a sum_i (s_i - centre)^{j_a} p_i^{k_a} for `factors` = ((j_1, k_1), (j_2, k_2),
     ...), k_a >= 1.

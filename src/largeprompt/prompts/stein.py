@@ -17,8 +17,9 @@ from collections.abc import Collection, Mapping
 from functools import lru_cache
 
 import jax.numpy as jnp
-from jaxtyping import Array, ArrayLike, Float
+from jaxtyping import Array, Float
 
+from .._typing import ArrayInput
 from ._domain import apply
 from ._elementwise import Kernel
 from ._laplace import Probes, Scalar, contract, laplace_rule
@@ -96,7 +97,7 @@ def _kernel(terms: tuple[tuple[int, Moment, int], ...]) -> Kernel:
 
     def kernel(sigma: Scalar, L: Scalar) -> tuple[Scalar]:
         finite, L = finite_length(L)
-        values = {(): jnp.ones_like(sigma)}
+        values: dict[Moment, Scalar] = {(): jnp.ones_like(sigma)}
         if moments:
             rule = laplace_rule(sigma, L, moment_probes(moments))
             for moment in moments:
@@ -109,13 +110,13 @@ def _kernel(terms: tuple[tuple[int, Moment, int], ...]) -> Kernel:
 
 
 def evaluate_polynomial(
-    polynomial: Polynomial, sigma: ArrayLike, L: ArrayLike
+    polynomial: Polynomial, sigma: ArrayInput, L: ArrayInput
 ) -> Float[Array, "..."]:
     """A reduced moment at (sigma, L); broadcasts, float64, differentiable, L = inf allowed."""
     terms = tuple((power, m, c) for power, part in polynomial.items() for m, c in part.items())
     return apply("evaluate_polynomial", _kernel(terms), sigma, L)[0]
 
 
-def stein_moment(factors: Factors, sigma: ArrayLike, L: ArrayLike) -> Float[Array, "..."]:
+def stein_moment(factors: Factors, sigma: ArrayInput, L: ArrayInput) -> Float[Array, "..."]:
     """E prod_a sum_i s_i^{j_a} p_i^{k_a} through its Stein reduction."""
     return evaluate_polynomial(stein_reduction(factors), sigma, L)

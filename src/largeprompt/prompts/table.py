@@ -7,13 +7,15 @@ differentiated as the polynomial it is (dq/dsigma = 0 at 0, so derivatives there
 """
 
 import math
+from typing import Any
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, ArrayLike, Float
+from jaxtyping import Array, Float
 
+from .._typing import ArrayInput
 from ._domain import checked
 from ._elementwise import is_traced, require_x64
 from .participation import Participation, participation
@@ -23,7 +25,7 @@ _TOLERANCE = 1e-10
 _MOST_PANELS = 512
 
 
-def _to_q(sigma: ArrayLike) -> Array:
+def _to_q(sigma: Any) -> Any:
     return sigma**2 / (1 + (1 + sigma**2) ** 0.5)
 
 
@@ -58,7 +60,7 @@ def _chebyshev_fit(panels: int, q_max: float, L: float) -> tuple[np.ndarray, flo
 def _certified(L: float, sigma_max: float) -> tuple[np.ndarray, float]:
     """Coefficients on enough panels that twice the error seen is in tolerance, and that bound."""
     q_max = float(_to_q(sigma_max))
-    panels = max(2, math.ceil(q_max / 0.75))
+    panels, error = max(2, math.ceil(q_max / 0.75)), math.inf
     while panels <= _MOST_PANELS:
         coefficients, error = _chebyshev_fit(panels, q_max, L)
         if 2 * error <= _TOLERANCE:
@@ -86,8 +88,9 @@ def _look_up(
 ) -> Float[Array, "3 *n"]:
     panels = coefficients.shape[1]
     position = _to_q(sigma) * (panels / _to_q(sigma_max))
-    panel = jnp.clip(jnp.floor(jax.lax.stop_gradient(position)).astype(int), 0, panels - 1)
-    return scale * jnp.exp(_clenshaw(coefficients[:, panel], 2 * (position - panel) - 1))
+    panel = jnp.clip(jnp.floor(jax.lax.stop_gradient(position)), 0, panels - 1)
+    here = coefficients[:, panel.astype(jnp.int32)]
+    return scale * jnp.exp(_clenshaw(here, 2 * (position - panel) - 1))
 
 
 class ParticipationTable(eqx.Module):
@@ -104,7 +107,7 @@ class ParticipationTable(eqx.Module):
     L: Float[Array, ""]
     sigma_max: Float[Array, ""]
 
-    def __init__(self, L: float, sigma_max: float):
+    def __init__(self, L: ArrayInput, sigma_max: ArrayInput):
         if is_traced(L, sigma_max):
             raise ValueError(
                 "L and sigma_max of a ParticipationTable must be known numbers; received "
@@ -127,7 +130,7 @@ class ParticipationTable(eqx.Module):
             self.scale, self.error = jnp.asarray(scale), jnp.asarray(error)
             self.L, self.sigma_max = jnp.asarray(length), jnp.asarray(top)
 
-    def __call__(self, sigma: ArrayLike) -> Participation:
+    def __call__(self, sigma: ArrayInput) -> Participation:
         """The moments at `sigma`, anywhere in [0, sigma_max]."""
         traced = is_traced(sigma, self.coefficients)
         if traced:
