@@ -21,7 +21,6 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.scipy.special import ndtr
 from jaxtyping import Array, Float
 
 from .partitions import merged_blocks
@@ -46,12 +45,17 @@ def tau_nodes(least: int) -> int:
 
 
 def wright_omega(v: Float[Array, "..."], newton: int = 3) -> Float[Array, "..."]:
-    """W > 0 with w + ln w = v, that is Lambert's W(e^v), without ever forming e^v for large v."""
+    """w > 0 with w + ln w = v, that is Lambert's W(e^v), without ever forming e^v for large v."""
     z = jnp.maximum(v, 0.0) + jnp.log1p(jnp.exp(-jnp.abs(v)))  # ln(1 + e^v)
     w = z * (1 - jnp.log1p(z) / (2 + z))  # within a few per cent; three Newton steps reach rounding
     for _ in range(newton):
         w = w * (1 + v - jnp.log(w)) / (1 + w)
     return w
+
+
+def _normal_tail(x: Float[Array, "..."]) -> Float[Array, "..."]:
+    """P(standard normal > x), to full relative accuracy."""
+    return 0.5 * jax.lax.erfc(x / math.sqrt(2))
 
 
 class _Peaks(NamedTuple):
@@ -72,7 +76,7 @@ def _peaks(sigma: Scalar, tau: Float[Array, " tau"], orders: tuple[int, ...]) ->
 
 
 def _crude_log_tail(x: Float[Array, "..."]) -> Float[Array, "..."]:
-    """Log P(normal > x) within 13 per cent, from the Mills ratio bound 4/(3x + sqrt(x^2 + 8))."""
+    """log P(normal > x) within 13 per cent, from the Mills ratio bound 4/(3x + sqrt(x^2 + 8))."""
     far = jnp.abs(x)
     log_q = jnp.log(4 / (3 * far + jnp.sqrt(far**2 + 8))) - far**2 / 2 - 0.5 * math.log(2 * math.pi)
     return jnp.where(x > 0, log_q, jnp.log1p(-jnp.exp(log_q)))
@@ -81,7 +85,7 @@ def _crude_log_tail(x: Float[Array, "..."]) -> Float[Array, "..."]:
 def _crude_log_phi_0(
     sigma: Scalar, tau: Float[Array, " tau"], laplace: Array
 ) -> Float[Array, " tau"]:
-    """Log phi_0 within a factor of about 1.3.
+    """log phi_0 within a factor of about 1.3.
 
     1 - phi_0 is about E min(1, t e^s) at small t; Laplace's method takes over at large t.
     """
@@ -213,7 +217,7 @@ def laplace_rule(
     powers: tuple[int, ...] = (0,),
     centre: Scalar | float = 0.0,
 ) -> Rule:
-    """Weight and rho_{j,k} for j in `powers`, k up to the largest order in `probes`; 1 <= L < inf.
+    """weight and rho_{j,k} for j in `powers`, k up to the largest order in `probes`; 1 <= L < inf.
 
     Node placement is under stop_gradient: the integral does not depend on it, and its derivative
     is the same rule applied to the derivative of the integrand.
@@ -247,14 +251,15 @@ def laplace_rule(
         jnp.where(small, k * fixed_s, k * (y - y_ref) - z)
     )
     beyond = (y - STEP_AT) / STEP_WIDTH
-    bump = jnp.where(beyond < 0, -jnp.expm1(-z) - ndtr(beyond), ndtr(-beyond) - jnp.exp(-z))
+    outer = _normal_tail(jnp.abs(beyond))
+    bump = jnp.where(beyond < 0, -jnp.expm1(-z) - outer, outer - jnp.exp(-z))
     sums = jnp.concatenate([rows, (density * bump)[None]]) @ kernel
 
     # log phi_0 keeps full relative accuracy at small t, where L log phi_0 needs it.
     tail = jnp.where(
         small,
         -(normal @ jnp.expm1(exponent)),
-        sums[-1] + ndtr((tau - STEP_AT) / jnp.sqrt(wide**2 + STEP_WIDTH**2)),
+        sums[-1] + _normal_tail((STEP_AT - tau) / jnp.sqrt(wide**2 + STEP_WIDTH**2)),
     )
     near = tail < 0.5
     log_phi = jnp.where(

@@ -37,7 +37,7 @@ def _log_moments(q: np.ndarray, L: float) -> tuple[np.ndarray, float]:
     """(log of P_2, P_3, P_22 stacked on the first axis, largest error estimate)."""
     exact = participation(_from_q(q), L)
     values = np.stack([np.asarray(v) for v in (exact.p2, exact.p3, exact.p22)])
-    return np.log(values), float(np.max(exact.error))
+    return np.log(values), float(np.max(np.asarray(exact.error)))
 
 
 def _chebyshev_fit(panels: int, q_max: float, L: float) -> tuple[np.ndarray, float]:
