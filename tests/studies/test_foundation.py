@@ -3,11 +3,12 @@
 import math
 
 import jax
+import jax.numpy as jnp
 import pytest
 
 from largeprompt.attention import Head, attend
 from largeprompt.measures import Empirical, Gaussian
-from largeprompt.studies import STUDIES, depth, lemma_2_1, softmax_operator
+from largeprompt.studies import STUDIES, depth, finite_prompts, lemma_2_1, softmax_operator
 from largeprompt.studies.base import Check, at_least, at_most, between
 
 KEY = jax.random.key(0)
@@ -43,9 +44,17 @@ def test_softmax_operator_notices_a_wrong_weight(monkeypatch):
 def test_depth_notices_tokens_of_another_law(monkeypatch):
     exact = Gaussian.sample
     monkeypatch.setattr(
-        Gaussian, "sample", lambda self, key, n: exact(self, key, n).affine(2 * jax.numpy.eye(3))
+        Gaussian, "sample", lambda self, key, n: exact(self, key, n).affine(2 * jnp.eye(3))
     )
     assert not _holds(depth.run(KEY))
+
+
+def test_finite_prompts_notices_a_wrong_covariance(monkeypatch):
+    def doubled(mean, cov):
+        return Gaussian(mean, 2 * jnp.asarray(cov))
+
+    monkeypatch.setattr(finite_prompts, "Gaussian", doubled)
+    assert not _holds(finite_prompts.run(KEY))
 
 
 def test_verdicts_are_computed():

@@ -4,13 +4,14 @@ import jax
 from jaxtyping import Array, Key
 from rich.progress import track
 
-from . import depth, lemma_2_1, softmax_operator
+from . import depth, finite_prompts, lemma_2_1, softmax_operator
 from .base import Check as Check
 
 STUDIES = {
     "lemma-2.1": lemma_2_1.run,
     "softmax-operator": softmax_operator.run,
     "depth": depth.run,
+    "finite-prompts": finite_prompts.run,
 }
 
 
