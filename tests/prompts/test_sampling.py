@@ -24,7 +24,7 @@ def _brute_outputs(head, mu, z, L, n):
     return np.asarray(one(jax.random.split(jax.random.key(23), n)))
 
 
-def _same_law(first: np.ndarray, second: np.ndarray) -> None:
+def _assert_same_law(first: np.ndarray, second: np.ndarray) -> None:
     """Two-sample tests of mean, covariance and three projections.
 
     Means and covariances within 5 standard errors (at most 44 numbers), Kolmogorov-Smirnov p above 1e-6 (3 tests): a false
@@ -55,7 +55,7 @@ def test_outputs_have_the_law_of_brute_force(L, rank):
     if rank == 0:
         mu = lp.Gaussian(mu.mean(), np.zeros((3, 3)))
     n = 4000
-    _same_law(
+    _assert_same_law(
         np.asarray(lp.sample_outputs(KEY, head, mu, z, L, n)), _brute_outputs(head, mu, z, L, n)
     )
 
@@ -78,7 +78,7 @@ def test_gradients_have_the_law_of_brute_force(L):
             [np.asarray(U)[:, :, 0] / z[0], np.asarray(V)[:, 0, :] / y[0]], axis=1
         )
 
-    _same_law(independent(*draws), independent(dU, dV))
+    _assert_same_law(independent(*draws), independent(dU, dV))
     assert np.allclose(draws.U, np.asarray(draws.U)[:, :, :1] / z[0] * z, rtol=1e-9, atol=1e-12)
     assert np.allclose(
         np.asarray(draws.V)[:, 1] / y[1], np.asarray(draws.V)[:, 0] / y[0], rtol=1e-9

@@ -15,8 +15,7 @@ def attend_linear(head: Head, measure: AbstractMeasure, z: ArrayInput) -> Float[
 
     Equal to `attend` for centred Gaussian tokens; for N(m, G) it is V (G + m m') U z, while softmax gives V m + V G U z.
 
-    >>> import equinox as eqx
-    import jax.numpy as jnp
+    >>> import jax.numpy as jnp
     >>> import largeprompt as lp
     >>> head = lp.Head(U=jnp.eye(2), V=jnp.eye(2))
     >>> print(lp.attend_linear(head, lp.Rademacher(2), jnp.array([1.0, -1.0])))
