@@ -41,7 +41,7 @@ def _library(array: Array) -> tuple[Any, Any]:
     return np, np.asarray(array)
 
 
-def require(value: Array, bad: Any, *, rule: str, received: str, fix: str) -> Array:
+def require(value: Any, bad: Any, *, rule: str, received: str, fix: str) -> Any:
     """Return `value`, or raise if any entry of `bad` is true (now if it is known, at run time under tracing)."""
     text = message(rule, received, fix)
     if isinstance(bad, Tracer):

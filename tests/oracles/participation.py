@@ -3,7 +3,7 @@
 
 Everything is mpmath arithmetic with composite Gauss-Legendre rules on panels, over windows found by
 walking the integrand itself.  The library uses trapezoidal rules on mapped lattices and places its
-nodes by asymptotics, so the two share a formula (math.md section 2) but no numerical idea.
+nodes by asymptotics, so the two share a formula (docs/finite_prompts.md) but no numerical idea.
 """
 
 from functools import cache

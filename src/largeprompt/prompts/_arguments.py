@@ -12,6 +12,7 @@ from .._typing import ArrayInput
 from ..attention import Head
 from ..attention.softmax import queries_of, tilts_of
 from ..measures import AbstractMeasure
+from ._domain import LENGTH
 
 
 def length(L: ArrayInput) -> Float[Array, "..."]:
@@ -21,9 +22,9 @@ def length(L: ArrayInput) -> Float[Array, "..."]:
     return _checks.require(
         array,
         ~(seen >= 1),
-        rule="L must be >= 1 (infinity allowed)",
+        rule=LENGTH.rule,
         received="a length below 1, or NaN",
-        fix="pass the number of tokens of the prompt, or jnp.inf for the infinite prompt",
+        fix=LENGTH.fix,
     )
 
 

@@ -8,12 +8,10 @@ by forward mode (one extra evaluation, nothing stored, for `grad` as well), and 
 
 from collections.abc import Callable
 from functools import lru_cache
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.core import Tracer
 from jax.custom_batching import custom_vmap
 from jaxtyping import Array, Float
 
@@ -23,21 +21,6 @@ Kernel = Callable[..., tuple[Array, ...]]
 
 _CHUNK = 16  # scalars evaluated at once: the kernels' matrices then stay in cache
 _BLOCK = 1024  # scalars handed to one compiled call outside jit
-
-
-def is_traced(*values: Any) -> bool:
-    """Whether any of the values is being traced by jit, vmap or grad."""
-    return any(isinstance(value, Tracer) for value in values)
-
-
-def require_x64(name: str) -> None:
-    """Refuse to trace in 32-bit mode: float32 digits must not pass for exact ones."""
-    if jnp.result_type(float) != jnp.float64:
-        raise ValueError(
-            f"{name} under jit, vmap or grad needs JAX in 64-bit mode; received traced "
-            f"arguments in 32-bit mode. To fix: "
-            'jax.config.update("jax_enable_x64", True) at the start of the program.'
-        )
 
 
 def _spread(kernel: Kernel) -> Kernel:

@@ -15,6 +15,23 @@ from .. import _checks
 Result = TypeVar("Result")
 
 
+def is_traced(*values: Any) -> bool:
+    """Whether any of the values is being traced by jit, vmap or grad."""
+    return any(isinstance(value, Tracer) for value in values)
+
+
+def require_x64(name: str) -> None:
+    """Refuse to trace in 32-bit mode: float32 digits must not pass for exact ones."""
+    if not jax.config.read("jax_enable_x64"):
+        raise ValueError(
+            _checks.message(
+                f"{name} under jit, vmap or grad needs JAX in 64-bit mode",
+                "traced arguments in 32-bit mode",
+                'jax.config.update("jax_enable_x64", True) at the start of the program',
+            )
+        )
+
+
 def exact(function: Callable[..., Result]) -> Callable[..., Result]:
     """Run `function` in float64.
 
@@ -26,14 +43,8 @@ def exact(function: Callable[..., Result]) -> Callable[..., Result]:
     def in_float64(*args: Any, **kwargs: Any) -> Result:
         leaves = jax.tree.leaves((args, kwargs))
         if not jax.config.read("jax_enable_x64"):
-            if any(isinstance(leaf, Tracer) for leaf in leaves):
-                raise ValueError(
-                    _checks.message(
-                        f"{function.__name__} under jit, vmap or grad needs JAX in 64-bit mode",
-                        "traced arguments in 32-bit mode",
-                        'jax.config.update("jax_enable_x64", True) at the start of the program',
-                    )
-                )
+            if is_traced(*leaves):
+                require_x64(function.__name__)
             with jax.enable_x64(True):
                 return function(*_widened(args), **_widened(kwargs))
         return function(*_widened(args), **_widened(kwargs))

@@ -2,7 +2,7 @@
 
 With s_i iid N(0, sigma^2), S = sum_i e^{s_i} and p_i = e^{s_i}/S, the Laplace transform
 1/S^K = (1/Gamma(K)) int_0^inf t^{K-1} e^{-tS} dt turns a moment of total order K into one integral
-over t of products of one-token functions (math.md, section 2)
+over t of products of one-token functions (see docs/finite_prompts.md)
 
     psi_{j,k}(t) = E[(s-c)^j e^{ks} exp(-t e^s)],        phi_k = psi_{0,k}.
 

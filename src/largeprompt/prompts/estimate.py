@@ -1,7 +1,8 @@
 """Monte Carlo over prompts, for every measure: a value never comes without its standard error."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Literal, NamedTuple
 
 import equinox as eqx
@@ -73,7 +74,7 @@ def estimate(
     )
     values: list[np.ndarray] = []
     done, look = 0, min(_FIRST_LOOK, budget)
-    with _bar(budget, progress) as advance:
+    with _advance(budget, progress) as advance:
         while True:
             while done < look:
                 # the last batch is drawn whole and cut, so that no new shape is compiled
@@ -165,23 +166,15 @@ def _replicate(quantity, head, mu, z, L, route) -> Callable[[Key[Array, ""]], Ar
     return squared_gap
 
 
-class _bar:
-    """A progress bar over the budget if asked for; otherwise nothing."""
+@contextmanager
+def _advance(budget: int, shown: bool) -> Iterator[Callable[[int], object]]:
+    """A function to report replicates to: a progress bar on standard error if asked for, otherwise nothing."""
+    if not shown:
+        yield lambda _: None
+        return
+    from rich.console import Console
+    from rich.progress import Progress
 
-    def __init__(self, budget: int, shown: bool):
-        self.budget, self.shown = budget, shown
-
-    def __enter__(self) -> Callable[[int], object]:
-        if not self.shown:
-            return lambda _: None
-        from rich.console import Console
-        from rich.progress import Progress
-
-        self.progress = Progress(console=Console(stderr=True), transient=True)
-        self.progress.start()
-        task = self.progress.add_task("replicates (at most)", total=self.budget)
-        return lambda count: self.progress.advance(task, count)
-
-    def __exit__(self, *_: object) -> None:
-        if self.shown:
-            self.progress.stop()
+    with Progress(console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("replicates (at most)", total=budget)
+        yield lambda count: bar.advance(task, count)

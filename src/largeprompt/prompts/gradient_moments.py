@@ -1,5 +1,5 @@
 """The moments of (scores, weights) that the exact gradient error of softmax attention needs
-(math.md, section 2).
+(see docs/finite_prompts.md).
 
 With Y_k = sum_i p_i^k, m = sum_i p_i s_i and Var = sum_i p_i (s_i - m)^2:
 

@@ -1,6 +1,6 @@
 """Moments of softmax weights and scores together: E prod_a sum_i (s_i - c)^{j_a} p_i^{k_a}.
 
-The general engine (math.md, section 2): the partition sum of the participation moments with
+The general engine (see docs/finite_prompts.md): the partition sum of the participation moments with
 psi_{j,k}(t) = E[(s-c)^j e^{ks} exp(-t e^s)] in place of phi_k.  Odd j makes the integrands change
 sign, and differences of such moments cancel at large L: `stein` reduces them to participation
 moments, and each is the judge of the other.
@@ -12,6 +12,7 @@ from functools import lru_cache
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from .. import _checks
 from .._typing import ArrayInput
 from ._domain import apply
 from ._elementwise import Kernel
@@ -33,10 +34,11 @@ def checked_factors(factors: Factors) -> Factors:
         good = False
     if not good:
         raise ValueError(
-            f"factors must be a non-empty tuple of integer pairs (j, k) with j >= 0, k >= 1; "
-            f"received {factors!r}. "
-            "To fix: write sum_i s_i^j p_i^k as (j, k), for example ((1, 1), (1, 1)) for "
-            "(sum_i p_i s_i)^2."
+            _checks.message(
+                "factors must be a non-empty tuple of integer pairs (j, k) with j >= 0, k >= 1",
+                repr(factors),
+                "write sum_i s_i^j p_i^k as (j, k), for example ((1, 1), (1, 1)) for (sum_i p_i s_i)^2",
+            )
         )
     return tuple(sorted(pairs, reverse=True))
 
@@ -87,11 +89,14 @@ def _kernel(factors: Factors) -> Kernel:
 def score_moment(
     factors: Factors, sigma: ArrayInput, L: ArrayInput, centre: ArrayInput = 0.0
 ) -> Float[Array, "..."]:
-    """E prod_a sum_i (s_i - centre)^{j_a} p_i^{k_a} for `factors` = ((j_1, k_1), (j_2, k_2),
-    ...), k_a >= 1.
+    """E prod_a sum_i (s_i - centre)^{j_a} p_i^{k_a} for `factors` ((j_1, k_1), ...), k_a >= 1.
 
     `factors` is static: each new tuple compiles once. Accurate to about 1e-13 of E prod_a sum_i
     |s_i - centre|^{j_a} p_i^{k_a}; choose `centre` near where the weight sits (sigma^2 at large
     L) if the scores are far from 0.
+
+    >>> import largeprompt as lp
+    >>> print(lp.score_moment(((1, 1),), 1.0, 50).round(6))  # E sum p_i s_i = sigma^2 (1 - P_2)
+    0.951294
     """
     return apply("score_moment", _kernel(checked_factors(factors)), sigma, L, centre)[0]

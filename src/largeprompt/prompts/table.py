@@ -15,9 +15,10 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from .. import _checks
 from .._typing import ArrayInput
 from ._domain import checked
-from ._elementwise import is_traced, require_x64
+from ._exact import is_traced, require_x64
 from .participation import Participation, participation
 
 _DEGREE = 23
@@ -67,9 +68,11 @@ def _certified(L: float, sigma_max: float) -> tuple[np.ndarray, float]:
             return coefficients, 2 * error
         panels *= 2
     raise ValueError(
-        f"a ParticipationTable must reach relative error {_TOLERANCE:g}; reached "
-        f"{2 * error:.1e} at L = {L:g}, sigma_max = "
-        f"{sigma_max:g}. To fix: lower sigma_max or L, or call participation directly."
+        _checks.message(
+            f"a ParticipationTable must reach relative error {_TOLERANCE:g}",
+            f"L = {L:g} and sigma_max = {sigma_max:g}, where it reaches {2 * error:.1e}",
+            "lower sigma_max or L, or call participation directly",
+        )
     )
 
 
@@ -99,6 +102,10 @@ class ParticipationTable(eqx.Module):
     `table(sigma)` returns a `Participation`; jit, vmap, grad and higher derivatives in sigma.
     Outside the range it raises instead of extrapolating. `error` bounds the relative error. A
     pytree: pass it through jit as an argument.
+
+    >>> import largeprompt as lp
+    >>> print(lp.ParticipationTable(L=50, sigma_max=2.0)(1.0).p2.round(6))
+    0.048706
     """
 
     coefficients: Float[Array, "3 panels degree"]
@@ -110,16 +117,20 @@ class ParticipationTable(eqx.Module):
     def __init__(self, L: ArrayInput, sigma_max: ArrayInput):
         if is_traced(L, sigma_max):
             raise ValueError(
-                "L and sigma_max of a ParticipationTable must be known numbers; received "
-                "traced values. To fix: build the table "
-                "outside jit and pass it in."
+                _checks.message(
+                    "L and sigma_max of a ParticipationTable must be known numbers",
+                    "traced values",
+                    "build the table outside jit and pass it in",
+                )
             )
         top, length = checked("ParticipationTable", sigma_max, L)
         if top.shape or length.shape or top <= 0:
             raise ValueError(
-                f"L and sigma_max must be single numbers, sigma_max > 0; received shapes "
-                f"{length.shape} and {top.shape}, "
-                f"sigma_max {sigma_max}. To fix: build one table for each L."
+                _checks.message(
+                    "L and sigma_max must be single numbers, sigma_max > 0",
+                    f"shapes {length.shape} and {top.shape}, sigma_max {sigma_max}",
+                    "build one table for each L",
+                )
             )
         scale, error, coefficients = 0.0, 0.0, np.zeros((3, 1, _DEGREE + 1))
         if np.isfinite(length):
@@ -136,19 +147,17 @@ class ParticipationTable(eqx.Module):
         if traced:
             require_x64("ParticipationTable")
         sigma, _ = checked("ParticipationTable", sigma, 1.0)
-        text = (
-            "sigma must lie in the table's range [0, sigma_max]; received {}. To fix: build a "
-            "table with a larger sigma_max, or "
-            "call participation."
-        )
         if traced:
             sigma = jnp.asarray(sigma, jnp.float64)
-            outside = sigma > self.sigma_max
-            return self._values(eqx.error_if(sigma, outside, text.format("a larger value")))
-        if np.any(sigma > float(self.sigma_max)):
-            raise ValueError(
-                text.format(f"{np.max(sigma)} with sigma_max = {float(self.sigma_max)}")
-            )
+        sigma = _checks.require(
+            sigma,
+            sigma > (self.sigma_max if traced else float(self.sigma_max)),
+            rule="sigma must lie in the table's range [0, sigma_max]",
+            received="a larger value",
+            fix="build a table with a larger sigma_max, or call participation",
+        )
+        if traced:
+            return self._values(jnp.asarray(sigma))
         with jax.enable_x64(True), jax.ensure_compile_time_eval():
             return self._values(jnp.asarray(sigma))
 
