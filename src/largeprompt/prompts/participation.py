@@ -114,8 +114,8 @@ def participation_moment(
     Relative error about 1e-13 for sum of the k_a up to 8.
 
     >>> import largeprompt as lp
-    >>> print(lp.participation_moment((2, 2), 1.0, 50).round(6))
-    0.00271
+    >>> print(f"{lp.participation_moment((2, 2), 1.0, 50):.6f}")
+    0.002710
     """
     ks = tuple(ks) if isinstance(ks, (tuple, list)) else (ks,)
     if not all(isinstance(k, int) and not isinstance(k, bool) and k >= 1 for k in ks):

@@ -25,7 +25,7 @@ from ..measures.gaussian import psd_sqrt
 from ._arguments import whole_length
 from .gaussian import safe_sqrt
 
-_BLOCK = 4096  # tokens drawn at once for one replicate: part of what defines the random stream
+_BLOCK = 2**18  # tokens drawn at once for one replicate: part of what defines the random stream
 _SCORES = 2**20  # scores held at once, over replicates
 
 
