@@ -1,6 +1,5 @@
 """Attention over given tokens: one query (bandwidth), and many queries (memory)."""
 
-import resource
 import subprocess
 import sys
 
@@ -107,9 +106,16 @@ def _peak_above_tokens(queries: int, length: int, d: int) -> float:
     rng = np.random.default_rng(0)
     prompt = lp.Empirical(rng.standard_normal((length, d), dtype=np.float32))
     head = lp.Head(U=jnp.eye(d), V=jnp.eye(d))
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    before = _peak_resident()
     lp.attend(head, prompt, jnp.ones((queries, d))).block_until_ready()
-    return (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
+    return _peak_resident() - before
+
+
+def _peak_resident() -> float:
+    """MiB: the process's own high-water mark (`getrusage` would include what the parent held when it forked)."""
+    with open("/proc/self/status") as status:
+        line = next(line for line in status if line.startswith("VmHWM"))
+    return int(line.split()[1]) / 1024
 
 
 if __name__ == "__main__":
