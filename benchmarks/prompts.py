@@ -68,7 +68,7 @@ def exact_curve(seconds: float = 60.0, d: int = 6, L: int = 1000) -> str:
     rows = [
         ["what", "lengths", "seconds", "relative error", "years to reach the exact route's error"]
     ]
-    reached = float(np.max(lp.participation(np.linalg.norm(z), lengths).error))
+    reached = float(np.max(np.asarray(lp.participation(np.linalg.norm(z), lengths).error)))
     rows.append(["largeprompt, exact (first call)", "60", f"{first:.2f}", f"{reached:.0e}", ""])
     rows.append(["largeprompt, exact", "60", f"{timing.median:.4f}", f"{reached:.0e}", ""])
     value = float(lp.output_error(head, mu, z, float(L)))
