@@ -121,7 +121,10 @@ def _documents() -> list[Path]:
 
 @pytest.mark.parametrize("path", _documents(), ids=lambda path: path.name)
 def test_code_in_documents_runs_and_prints_what_it_shows(path):
-    """Each ```python block runs, in order, in one fresh process; a ```text block after it is its exact output."""
+    """Each ```python block runs, in order, in one fresh process; a ```text block after it is its output.
+
+    Words are compared exactly, numbers to one unit of the last digit shown: another processor may round the other way.
+    """
     blocks = re.findall(r"```(python|text)\n(.*?)```", path.read_text(), flags=re.DOTALL)
     script, expected = [], ""
     for kind, body in blocks:
@@ -131,7 +134,43 @@ def test_code_in_documents_runs_and_prints_what_it_shows(path):
             expected += body
     assert script or path.name != "README.md"
     if script:
-        assert _python("\n".join(script)) == expected
+        printed = _python("\n".join(script))
+        assert _same_text(printed, expected), printed
+
+
+_NUMBER = re.compile(r"(\d+(?:\.(\d*))?(?:e([+-]?\d+))?)")
+
+
+def _same_text(printed: str, shown: str) -> bool:
+    def unit(match: re.Match) -> float:
+        """One unit of the last digit, but no finer than 1e-12 of the number: that much is left to the processor."""
+        last_digit = 10.0 ** (int(match[3] or 0) - len(match[2] or ""))
+        return max(1.001 * last_digit, 1e-12 * float(match[1]))
+
+    pairs = list(zip(_NUMBER.finditer(printed), _NUMBER.finditer(shown), strict=False))
+    return _NUMBER.sub("#", printed) == _NUMBER.sub("#", shown) and all(
+        abs(float(p[1]) - float(s[1])) <= (unit(s) if {".", "e"} & set(s[1]) else 0)
+        for p, s in pairs
+    )
+
+
+@pytest.mark.parametrize(
+    ("printed", "same"),
+    [
+        ("error 8.9e-05", True),
+        ("error 9.1e-05", True),
+        ("error 9.2e-05", False),
+        ("error 9.0e-04", False),
+        ("errors 9.0e-05", False),
+        ("error 9.0e-05 1", False),
+    ],
+)
+def test_comparison_of_printed_text(printed, same):
+    assert _same_text(printed, "error 9.0e-05") is same
+
+
+def test_whole_numbers_are_compared_exactly():
+    assert not _same_text("12 of 13", "12 of 12")
 
 
 def test_links_in_documents_exist():
