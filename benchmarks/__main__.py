@@ -5,7 +5,7 @@ import sys
 from datetime import date
 from pathlib import Path
 
-from . import attention, prompts
+from . import attention, concentration, prompts
 from .timing import machine
 
 RESULTS = Path(__file__).parent / "results"
@@ -18,6 +18,7 @@ SECTIONS = {
         "Sampling exact in law beside full-dimensional sampling, float32",
         prompts.sampling,
     ),
+    "average_curve": ("Error curves averaged over queries", concentration.average_curve),
     "cost": ("Cost against the length of the prompt", prompts.cost_against_length),
 }
 

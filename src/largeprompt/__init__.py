@@ -13,6 +13,25 @@ if TYPE_CHECKING:
     from .attention import attend as attend
     from .attention import attend_jacobians as attend_jacobians
     from .attention import attend_linear as attend_linear
+    from .concentration import BoundReport as BoundReport
+    from .concentration import Horizon as Horizon
+    from .concentration import PromptLength as PromptLength
+    from .concentration import Regime as Regime
+    from .concentration import SlopeFit as SlopeFit
+    from .concentration import assumption_3_3 as assumption_3_3
+    from .concentration import bound_report as bound_report
+    from .concentration import concentration_curve as concentration_curve
+    from .concentration import fit_slope as fit_slope
+    from .concentration import growing_prompt as growing_prompt
+    from .concentration import horizon as horizon
+    from .concentration import largest_c2 as largest_c2
+    from .concentration import limit_comparison as limit_comparison
+    from .concentration import prompt_length_for as prompt_length_for
+    from .concentration import proposition_3_1 as proposition_3_1
+    from .concentration import proposition_3_4 as proposition_3_4
+    from .concentration import regime as regime
+    from .concentration import regime_map as regime_map
+    from .concentration import sharp_exponent as sharp_exponent
     from .measures import AbstractAutodiffMeasure as AbstractAutodiffMeasure
     from .measures import AbstractMeasure as AbstractMeasure
     from .measures import Dirac as Dirac
@@ -36,6 +55,11 @@ if TYPE_CHECKING:
     from .prompts import sample_gradients as sample_gradients
     from .prompts import sample_outputs as sample_outputs
     from .prompts import score_moment as score_moment
+    from .report import plot_curve as plot_curve
+    from .report import plot_growing_prompt as plot_growing_prompt
+    from .report import plot_limits as plot_limits
+    from .report import plot_regimes as plot_regimes
+    from .report import save_figure as save_figure
 
 _ROOMS = {
     "measures": (
@@ -65,6 +89,34 @@ _ROOMS = {
         "sample_gradients",
         "sample_outputs",
         "score_moment",
+    ),
+    "concentration": (
+        "BoundReport",
+        "Horizon",
+        "PromptLength",
+        "Regime",
+        "SlopeFit",
+        "assumption_3_3",
+        "bound_report",
+        "concentration_curve",
+        "fit_slope",
+        "growing_prompt",
+        "horizon",
+        "largest_c2",
+        "limit_comparison",
+        "prompt_length_for",
+        "proposition_3_1",
+        "proposition_3_4",
+        "regime",
+        "regime_map",
+        "sharp_exponent",
+    ),
+    "report": (
+        "plot_curve",
+        "plot_growing_prompt",
+        "plot_limits",
+        "plot_regimes",
+        "save_figure",
     ),
 }
 _ROOM_OF = {name: room for room, names in _ROOMS.items() for name in names}

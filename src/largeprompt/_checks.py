@@ -129,6 +129,27 @@ def count(name: str, value: Any) -> int:
     return number
 
 
+def number(
+    name: str,
+    value: Any,
+    fix: str,
+    *,
+    least: float = -math.inf,
+    above: float = -math.inf,
+    finite: bool = True,
+) -> float:
+    """`value` as a Python float in the range said."""
+    try:
+        found = float(value)
+    except (TypeError, ValueError, jax.errors.JAXTypeError) as error:
+        raise ValueError(message(f"{name} must be a number", repr(value), fix)) from error
+    if not (found >= least and found > above and (math.isfinite(found) or not finite)):
+        bounds = [f">= {least:g}"] * (least > -math.inf) + [f"> {above:g}"] * (above > -math.inf)
+        rule = f"{name} must be " + " and ".join(["finite"] * finite + bounds)
+        raise ValueError(message(rule, f"{found:g}", fix))
+    return found
+
+
 def positive(name: str, value: ArrayInput) -> Float[Array, "..."]:
     """`value` as a floating-point array with finite entries > 0."""
     array = finite(name, value)

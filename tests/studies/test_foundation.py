@@ -8,7 +8,14 @@ import pytest
 
 from largeprompt.attention import Head, attend
 from largeprompt.measures import Empirical, Gaussian
-from largeprompt.studies import STUDIES, depth, finite_prompts, lemma_2_1, softmax_operator
+from largeprompt.studies import (
+    STUDIES,
+    concentration,
+    depth,
+    finite_prompts,
+    lemma_2_1,
+    softmax_operator,
+)
 from largeprompt.studies.base import Check, at_least, at_most, between
 
 KEY = jax.random.key(0)
@@ -55,6 +62,13 @@ def test_finite_prompts_notices_a_wrong_covariance(monkeypatch):
 
     monkeypatch.setattr(finite_prompts, "Gaussian", doubled)
     assert not _holds(finite_prompts.run(KEY))
+
+
+def test_concentration_notices_a_wrong_covariance(monkeypatch):
+    monkeypatch.setattr(concentration, "Gaussian", lambda mean, cov: Gaussian(mean, 3 * cov))
+    failed = {check.statement for check in concentration.run(KEY) if not check.holds}
+    assert any("slope at kappa = 1," in statement for statement in failed)
+    assert any("tilted E|x|^4" in statement for statement in failed)
 
 
 def test_verdicts_are_computed():

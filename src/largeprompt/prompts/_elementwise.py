@@ -56,7 +56,7 @@ def _spread(kernel: Kernel) -> Kernel:
 
 
 @lru_cache(maxsize=512)
-def _with_slope(kernel: Kernel, argnum: int) -> Kernel:
+def with_slope(kernel: Kernel, argnum: int) -> Kernel:
     """(value, derivative in one argument), each a tuple like the kernel's."""
 
     def both(*args: Array) -> tuple[Array, ...]:
@@ -83,7 +83,7 @@ def elementwise(kernel: Kernel) -> Kernel:
         for argnum, tangent in enumerate(tangents):
             if isinstance(tangent, jax.custom_derivatives.SymbolicZero):
                 continue
-            both = elementwise(_with_slope(kernel, argnum))(*primals)
+            both = elementwise(with_slope(kernel, argnum))(*primals)
             half = len(both) // 2
             out, slope = both[:half], both[half:]
             part = tuple(s * tangent for s in slope)

@@ -112,7 +112,7 @@ def _sorted(factors: Factors) -> Factors:
     return tuple(sorted(factors, reverse=True))
 
 
-def _gradient_moments(sigma: Scalar, L: Scalar) -> tuple[Scalar, ...]:
+def gradient_moments_kernel(sigma: Scalar, L: Scalar) -> tuple[Scalar, ...]:
     finite, L = finite_length(L)
     wanted = {m for name in _QUANTITIES for terms in stein_form(name).values() for m in terms}
     wanted |= {(2,), (3,), (2, 2)}
@@ -147,4 +147,4 @@ def gradient_moments(sigma: ArrayInput, L: ArrayInput) -> GradientMoments:
 
     Broadcasts, float64, jit, vmap and grad as `participation`. All vanish at L = infinity.
     """
-    return GradientMoments(*apply("gradient_moments", _gradient_moments, sigma, L))
+    return GradientMoments(*apply("gradient_moments", gradient_moments_kernel, sigma, L))

@@ -45,7 +45,7 @@ def _powers(*ks: int) -> tuple[tuple[int, int], ...]:
     return tuple((0, k) for k in ks)
 
 
-def _participation(sigma: Scalar, L: Scalar) -> tuple[Scalar, ...]:
+def participation_kernel(sigma: Scalar, L: Scalar) -> tuple[Scalar, ...]:
     """(P_2, P_3, P_22, error) for scalars.
 
     The error comes from sum_i p_i = 1, which holds exactly and costs nothing on the nodes at
@@ -85,7 +85,7 @@ def participation(sigma: ArrayInput, L: ArrayInput) -> Participation:
     >>> print(lp.participation(1.0, 50).p2.round(6))
     0.048706
     """
-    return Participation(*apply("participation", _participation, sigma, L))
+    return Participation(*apply("participation", participation_kernel, sigma, L))
 
 
 @lru_cache(maxsize=256)

@@ -88,7 +88,7 @@ def quasi_estimate(
     exponent = math.ceil(math.log2(points))
     values = np.stack(
         [
-            np.asarray(function(head, _representative(k, mu, exponent), z, L))
+            np.asarray(function(head, representative(k, mu, exponent), z, L))
             for k in jax.random.split(key, replicates)
         ]
     )
@@ -96,7 +96,7 @@ def quasi_estimate(
     return Estimate(values.mean(axis=0), error, replicates)
 
 
-def _representative(key: KeyInput, mu: AbstractMeasure, exponent: int) -> Empirical:
+def representative(key: KeyInput, mu: AbstractMeasure, exponent: int) -> Empirical:
     """2^exponent tokens that represent the law of one."""
     coordinates = uniforms_needed(mu)
     if coordinates is None:

@@ -4,7 +4,7 @@ import jax
 from jaxtyping import Array, Key
 from rich.progress import track
 
-from . import depth, finite_prompts, lemma_2_1, softmax_operator
+from . import concentration, depth, finite_prompts, lemma_2_1, softmax_operator
 from .base import Check as Check
 
 STUDIES = {
@@ -12,6 +12,7 @@ STUDIES = {
     "softmax-operator": softmax_operator.run,
     "depth": depth.run,
     "finite-prompts": finite_prompts.run,
+    "concentration": concentration.run,
 }
 
 

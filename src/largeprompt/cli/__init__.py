@@ -4,9 +4,13 @@ from typing import Annotated
 
 import typer
 
-from . import __version__
+from .. import __version__
+from . import concentration, reproduce
+from ._output import LineOfErrors
 
-app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False)
+app = typer.Typer(
+    add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False, cls=LineOfErrors
+)
 
 
 def _print_version(requested: bool) -> bool:
@@ -28,20 +32,13 @@ def largeprompt(
     """Is softmax attention linear yet? Attention on measures, at finite and infinite prompt length."""
 
 
-@app.command()
-def reproduce(
-    seed: Annotated[int, typer.Option(help="Seed of the random key every study starts from.")] = 0,
-) -> None:
-    """Check the statements implemented so far and print what was computed for each."""
-    import jax
-
-    jax.config.update("jax_enable_x64", True)  # this process is ours: exact numbers are float64
-
-    from .studies import run_all
-    from .studies.table import show
-
-    checks = run_all(jax.random.key(seed))
-    raise typer.Exit(code=0 if show(checks) else 1)
+for command in (
+    reproduce.reproduce,
+    concentration.curve,
+    concentration.regime,
+    concentration.length,
+):
+    app.command()(command)
 
 
 def main() -> None:

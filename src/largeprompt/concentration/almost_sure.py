@@ -1,0 +1,139 @@
+"""Along one growing prompt: the output converges almost surely, and the law of the iterated logarithm says how.
+
+T_L - T is asymptotically the mean of L independent copies of V (x - x_u) e^{<u,x> - psi(u)}, x_u the tilted mean, so
+
+    limsup |T_L - T| / sqrt(2 ln ln L / L) = sqrt(lambda_max),   lambda_max of  V E[(x - x_u)(x - x_u)' e^{2<u,x>}] V' / e^{2 psi(u)}
+
+with probability one. The covariance is closed form, from the tilts by u and 2u; for Gaussian tokens it is e^{sigma^2} V(G + Guu'G)V'.
+"""
+
+from collections.abc import Sequence
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import xarray as xr
+from jaxtyping import Array, Float, Int, Key
+
+from .. import _checks
+from .._typing import ArrayInput, KeyInput
+from ..attention import Head, attend
+from ..attention.softmax import queries_of
+from ..measures import AbstractMeasure, Dirac
+from ..prompts._arguments import whole_length
+from ._provenance import attributes
+
+_BLOCK = 4096  # tokens drawn at once: part of what defines the random stream
+
+
+def growing_prompt(
+    key: KeyInput,
+    head: Head,
+    mu: AbstractMeasure,
+    z: ArrayInput,
+    lengths: Sequence[int] | ArrayInput,
+    prompts: int = 1,
+) -> xr.Dataset:
+    """|T[mu_L](z) - T[mu](z)| along prompts that grow token by token, and the envelope of the iterated logarithm.
+
+    **Arguments:** increasing whole `lengths` >= 3 at which to look; `prompts` independent prompts. A prompt's tokens depend on the
+    key and its index only: looking at other lengths sees the same path.
+
+    **Returns:** a dataset with `distance` over ("prompt", "length") and `envelope` = sqrt(2 lambda_max ln ln L / L) over "length".
+
+    >>> import jax, jax.numpy as jnp
+    >>> import largeprompt as lp
+    >>> head, mu = lp.Head(U=jnp.eye(2), V=jnp.eye(2)), lp.Gaussian(jnp.zeros(2), jnp.eye(2))
+    >>> path = lp.growing_prompt(jax.random.key(0), head, mu, jnp.ones(2) / 2, [10, 1000, 100_000])
+    >>> bool((path.distance[0, -1] < path.envelope[-1]).item())
+    True
+    """
+    queries, batch = queries_of(head, mu, z)
+    wanted = np.array([whole_length(L) for L in np.asarray(lengths).ravel().tolist()])
+    if batch or not wanted.size or wanted[0] < 3 or np.any(np.diff(wanted) <= 0):
+        raise ValueError(
+            _checks.message(
+                f"growing_prompt takes one query of shape ({head.dim},) and increasing lengths >= 3 (ln ln L > 0)",
+                f"a batch of shape {batch} and lengths {wanted.tolist()[:5]}",
+                "pass for example np.unique(np.geomspace(3, 1e6, 50).astype(int))",
+            )
+        )
+    keys = jax.random.split(_checks.key(key), _checks.count("prompts", prompts))
+    limit = attend(head, mu, queries[0])
+    distances = np.stack(
+        [
+            np.asarray(
+                _path(
+                    k,
+                    head,
+                    mu,
+                    queries[0],
+                    limit,
+                    jnp.asarray(wanted),
+                    int(-(-wanted[-1] // _BLOCK)),
+                )
+            )
+            for k in keys
+        ]
+    )
+    scale = float(iterated_logarithm_scale(head, mu, queries[0]))
+    envelope = scale * np.sqrt(2 * np.log(np.log(wanted)) / wanted)
+    found = attributes(head, mu, Dirac(queries[0]), key)
+    found["scale"] = scale
+    return xr.Dataset(
+        {"distance": (("prompt", "length"), distances), "envelope": ("length", envelope)},
+        {"length": wanted.astype(np.float64), "prompt": np.arange(prompts)},
+        found,
+    )
+
+
+@eqx.filter_jit
+def iterated_logarithm_scale(
+    head: Head, mu: AbstractMeasure, z: Float[Array, " d"]
+) -> Float[Array, ""]:
+    """sqrt(lambda_max) of the asymptotic covariance of sqrt(L) (T_L - T)."""
+    u = head.U @ z
+    shift = mu.tilted_mean(2 * u) - mu.tilted_mean(u)
+    second = mu.tilted_cov(2 * u) + jnp.outer(shift, shift)
+    covariance = jnp.exp(mu.log_mgf(2 * u) - 2 * mu.log_mgf(u)) * (head.V @ second @ head.V.T)
+    return jnp.sqrt(jnp.linalg.norm(covariance, 2))
+
+
+@eqx.filter_jit
+def _path(
+    key: Key[Array, ""],
+    head: Head,
+    mu: AbstractMeasure,
+    z: Float[Array, " d"],
+    limit: Float[Array, " m"],
+    lengths: Int[Array, " n"],
+    blocks: int,
+) -> Float[Array, " n"]:
+    """Distances at the lengths; memory does not depend on them."""
+
+    def merge(a: tuple, b: tuple) -> tuple:
+        top = jnp.maximum(a[0], b[0])
+        left, right = jnp.exp(a[0] - top), jnp.exp(b[0] - top)
+        return top, left * a[1] + right * b[1], left[..., None] * a[2] + right[..., None] * b[2]
+
+    def block(carry: tuple, index: Array) -> tuple:
+        total, found = carry
+        tokens = mu.sample(jax.random.fold_in(key, index), _BLOCK).points
+        scores = jnp.matmul(tokens, head.U @ z, precision="highest")
+        values = jnp.matmul(tokens, head.V.T, precision="highest")
+        inside = jax.lax.associative_scan(merge, (scores, jnp.ones_like(scores), values))
+        spread = jax.tree.map(lambda a: jnp.broadcast_to(a, (_BLOCK, *a.shape)), total)
+        _, mass, sums = merge(spread, inside)
+        distance = jnp.linalg.norm(sums / mass[:, None] - limit, axis=1)
+        position = lengths - 1 - index * _BLOCK
+        here = (position >= 0) & (position < _BLOCK)
+        found = jnp.where(here, distance[jnp.clip(position, 0, _BLOCK - 1)], found)
+        return (merge(total, jax.tree.map(lambda a: a[-1], inside)), found), None
+
+    dtype = mu.dtype
+    empty = (jnp.array(-jnp.inf, dtype), jnp.zeros((), dtype), jnp.zeros(head.out_dim, dtype))
+    # exp(-inf - -inf) of two empty summaries never occurs: every block has tokens
+    start = (empty, jnp.zeros(lengths.shape, dtype))
+    (_, found), _ = jax.lax.scan(block, start, jnp.arange(blocks))
+    return found

@@ -1,0 +1,254 @@
+"""Assumption 3.3 of Boursier & Boyer for a configuration: nine tilted moments, orders 0, 4, 8 in token and query.
+
+The exact display of the assumption was not at hand; two readings are computed, which agree with E|x|^p E|z|^q at U = 0:
+
+    tilted   E_z[ |z|^q  E|x|^p under the tilted law mu_{Uz} ]          (the law attention averages over)
+    joint    E_{x,z}[ |x|^p |z|^q e^{<x, Uz>} ]                         (the exponential before normalisation)
+
+For Gaussian tokens and queries both are polynomial moments of one Gaussian vector, closed form. The joint one is infinite as
+soon as |G^{1/2} U C^{1/2}|_2 >= 1: the exponential of a product of two Gaussians outgrows their densities.
+"""
+
+import itertools
+import math
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import xarray as xr
+
+from .._typing import KeyInput
+from ..attention import Head
+from ..measures import (
+    AbstractMeasure,
+    AffineImage,
+    Dirac,
+    Empirical,
+    Gaussian,
+    IndependentSum,
+    Mixture,
+    Rademacher,
+    Sphere,
+    Uniform,
+)
+from ..prompts._exact import exact
+from ._errors import check_dimensions
+from ._provenance import attributes
+from ._queries import few_points, finite_support, scrambled
+
+ORDERS = (0, 4, 8)
+_HALF = max(ORDERS) // 2
+_POINTS = 8  # 2^8 queries against 2^12 tokens where there is no closed form
+_TOKENS = 12
+
+
+@exact
+def assumption_3_3(
+    head: Head, mu: AbstractMeasure, nu: AbstractMeasure, key: KeyInput | None = None
+) -> xr.Dataset:
+    """The nine moments, with `tilted` and `joint` over ("token_order", "query_order"), their errors, and what is infinite.
+
+    Exact (error 0) for Gaussian tokens and queries, and for discrete laws; otherwise estimated from randomised points, which need
+    a `key`. `why` says, where a joint moment is infinite, for what reason; it is empty where both are finite.
+
+    >>> import jax.numpy as jnp
+    >>> import largeprompt as lp
+    >>> mu = lp.Gaussian(jnp.zeros(1), jnp.eye(1))
+    >>> moments = lp.assumption_3_3(lp.Head(U=2 * jnp.eye(1), V=jnp.eye(1)), mu, mu)
+    >>> print(moments.tilted.values[1, 0], moments.joint.values[1, 0])  # x given z is N(2z, 1): E x^4 = 3 * 5^2
+    75.0 inf
+    >>> print(moments.why.values[1, 0])
+    |G^(1/2) U C^(1/2)| = 2 >= 1: e^<x,Uz> outgrows the Gaussian densities
+    """
+    check_dimensions(head, mu, nu)
+    tilted = _tilted(head, mu, nu, key)
+    joint = _joint(head, mu, nu, key)
+    axes = ("token_order", "query_order")
+    return xr.Dataset(
+        {
+            "tilted": (axes, tilted.value),
+            "tilted_error": (axes, tilted.error),
+            "joint": (axes, joint.value),
+            "joint_error": (axes, joint.error),
+            "why": (axes, np.where(np.isinf(joint.value), joint.why, "")),
+        },
+        {"token_order": list(ORDERS), "query_order": list(ORDERS)},
+        attributes(head, mu, nu, key),
+    )
+
+
+class _Moments(NamedTuple):
+    value: np.ndarray
+    error: np.ndarray
+    why: str = ""
+
+
+def _numbers(*arrays: jax.Array) -> list[np.ndarray]:
+    return [np.asarray(a, np.float64) for a in arrays]
+
+
+def _root(cov: np.ndarray) -> np.ndarray:
+    values, axes = np.linalg.eigh(cov)
+    return axes * np.sqrt(np.maximum(values, 0.0))
+
+
+def _tilted(head: Head, mu: AbstractMeasure, nu: AbstractMeasure, key: KeyInput | None) -> _Moments:
+    mu, nu = (_as_gaussian(law) for law in (mu, nu))
+    if isinstance(mu, Gaussian) and isinstance(nu, Gaussian):
+        # given z, x is N(m + GUz, G): (x, z) is one Gaussian vector
+        U, G, m, C, a = _numbers(head.U, mu.covariance, mu.centre, nu.covariance, nu.centre)
+        through, d = G @ U, len(G)
+        factor = np.block([[_root(G), through @ _root(C)], [np.zeros((d, d)), _root(C)]])
+        value = _even_moments(np.concatenate([m + through @ a, a]), factor, d)
+        return _Moments(value, np.zeros_like(value))
+    return _estimated(head, mu, nu, key, normalised=True)
+
+
+def _joint(head: Head, mu: AbstractMeasure, nu: AbstractMeasure, key: KeyInput | None) -> _Moments:
+    mu, nu = (_as_gaussian(law) for law in (mu, nu))
+    if isinstance(mu, Gaussian) and isinstance(nu, Gaussian):
+        return _joint_gaussian(head, mu, nu)
+    if isinstance(mu, Mixture) or isinstance(nu, Mixture):  # linear in both laws
+        parts = [
+            (float(w * v), _joint(head, part, other, key))
+            for (w, part), (v, other) in itertools.product(_components(mu), _components(nu))
+        ]
+        value = sum(w * part.value for w, part in parts)
+        error = sum(w * part.error for w, part in parts)
+        return _Moments(
+            np.asarray(value), np.asarray(error), next((p.why for _, p in parts if p.why), "")
+        )
+    if not (_bounded(mu) or _bounded(nu)):
+        value = np.full((3, 3), np.inf)
+        return _Moments(
+            value,
+            np.zeros_like(value),
+            "neither law is known to be bounded: no finite value can be certified from points",
+        )
+    return _estimated(head, mu, nu, key, normalised=False)
+
+
+def _as_gaussian(law: AbstractMeasure) -> AbstractMeasure:
+    if isinstance(law, Dirac):
+        return Gaussian(law.point, jnp.zeros((law.dim, law.dim)), check=False)
+    return law
+
+
+def _components(law: AbstractMeasure) -> list[tuple[float, AbstractMeasure]]:
+    if isinstance(law, Mixture):
+        return [(float(w), part) for w, part in zip(law.weights, law.components, strict=True)]
+    return [(1.0, law)]
+
+
+def _bounded(law: AbstractMeasure) -> bool:
+    match law:
+        case Dirac() | Empirical() | Rademacher() | Uniform() | Sphere():
+            return True
+        case AffineImage():
+            return _bounded(law.measure)
+        case Mixture():
+            return all(map(_bounded, law.components))
+        case IndependentSum():
+            return all(map(_bounded, law.parts))
+    return False
+
+
+def _joint_gaussian(head: Head, mu: Gaussian, nu: Gaussian) -> _Moments:
+    """x = m + Bg, z = a + Dh: under e^{<x,Uz>} the vector (g, h) is Gaussian with precision I - [[0, B'UD], [., 0]]."""
+    U, G, m, C, a = _numbers(head.U, mu.covariance, mu.centre, nu.covariance, nu.centre)
+    d, B, D = len(G), _root(G), _root(C)
+    coupling = B.T @ U @ D
+    size = float(np.linalg.norm(coupling, 2))
+    if size >= 1:
+        why = f"|G^(1/2) U C^(1/2)| = {size:.4g} >= 1: e^<x,Uz> outgrows the Gaussian densities"
+        return _Moments(np.full((3, 3), np.inf), np.zeros((3, 3)), why)
+    zero = np.zeros((d, d))
+    precision = np.eye(2 * d) - np.block([[zero, coupling], [coupling.T, zero]])
+    linear = np.concatenate([B.T @ (U @ a), D.T @ (U.T @ m)])
+    centre = np.linalg.solve(precision, linear)
+    mass = math.exp(m @ U @ a + linear @ centre / 2 - np.linalg.slogdet(precision)[1] / 2)
+    factor = np.block([[B, zero], [zero, D]])
+    root = np.linalg.cholesky(np.linalg.inv(precision))
+    value = mass * _even_moments(np.concatenate([m, a]) + factor @ centre, factor @ root, d)
+    return _Moments(value, np.zeros_like(value))
+
+
+def _even_moments(centre: np.ndarray, factor: np.ndarray, d: int) -> np.ndarray:
+    """E|x|^p |z|^q for (x, z) = centre + factor g, p and q in ORDERS, from the joint cumulants of |x|^2 and |z|^2.
+
+    ln E e^{s|x|^2 + t|z|^2} = sum_n 2^{n-1} tr(M^n)/n + 2^{n-1} b'M^{n-1}b with M = s X + t Z: a power series in (s, t), whose
+    exponential has the moments as coefficients.
+    """
+    select = [np.zeros((len(centre),) * 2) for _ in range(2)]
+    select[0][:d, :d], select[1][d:, d:] = np.eye(d), np.eye(d)
+    X, Z = (factor.T @ S @ factor for S in select)
+    pulls = [factor.T @ S @ centre for S in select]
+    size = _HALF + 1
+    log = np.zeros((size, size))
+    powers: dict[tuple[int, int], np.ndarray] = {(0, 0): np.eye(len(X))}
+    log[1, 0], log[0, 1] = (centre @ S @ centre for S in select)
+    for n in range(1, 2 * _HALF + 1):
+        # the noncentral term of order n + 1 is 2^n (b's)(M^{n-1})(b's), from the powers of order n - 1
+        for (j, k), power in powers.items():
+            for (one, p), (two, q) in itertools.product(enumerate(pulls), repeat=2):
+                at = (j + (one == 0) + (two == 0), k + (one == 1) + (two == 1))
+                if max(at) < size:
+                    log[at] += 2.0**n * (p @ power @ q)
+        grown: dict[tuple[int, int], np.ndarray] = {}
+        for (j, k), power in powers.items():
+            for at, S in (((j + 1, k), X), ((j, k + 1), Z)):
+                if max(at) < size:
+                    grown[at] = grown.get(at, 0) + S @ power
+        for at, power in grown.items():
+            log[at] += 2.0 ** (n - 1) / n * np.trace(power)
+        powers = grown
+    series = _exponential(log)
+    return np.array(
+        [
+            [
+                math.factorial(p // 2) * math.factorial(q // 2) * series[p // 2, q // 2]
+                for q in ORDERS
+            ]
+            for p in ORDERS
+        ]
+    )
+
+
+def _exponential(log: np.ndarray) -> np.ndarray:
+    """The exponential of a bivariate power series with no constant term."""
+    size = len(log)
+    total, term = np.zeros_like(log), np.zeros_like(log)
+    total[0, 0] = term[0, 0] = 1.0
+    for n in range(1, 2 * size):
+        product = np.zeros_like(log)
+        for j, k in itertools.product(range(size), repeat=2):
+            product[j:, k:] += log[j, k] * term[: size - j, : size - k]
+        term = product / n
+        total += term
+    return total
+
+
+def _estimated(
+    head: Head, mu: AbstractMeasure, nu: AbstractMeasure, key: KeyInput | None, normalised: bool
+) -> _Moments:
+    """Weighted sums over points of both laws; exact where both are discrete."""
+    exact_tokens, exact_queries = finite_support(mu), few_points(nu)
+    tokens = [exact_tokens] if exact_tokens is not None else scrambled(mu, key, _TOKENS)
+    queries = [exact_queries] if exact_queries is not None else scrambled(nu, key, _POINTS)
+    count = max(len(tokens), len(queries))
+    tokens, queries = (part * count if len(part) == 1 else part for part in (tokens, queries))
+    values = []
+    for x, z in zip(tokens, queries, strict=True):
+        scores = z.points @ head.U.T @ x.points.T  # (queries, tokens)
+        weights = jnp.exp(scores) * x.weights
+        if normalised:
+            weights = jax.nn.softmax(scores + jnp.log(x.weights), axis=1)
+        token_powers = jnp.stack([jnp.linalg.norm(x.points, axis=1) ** p for p in ORDERS])
+        query_powers = jnp.stack([jnp.linalg.norm(z.points, axis=1) ** q for q in ORDERS])
+        values.append(np.asarray(token_powers @ weights.T @ (query_powers * z.weights).T))
+    value = np.mean(values, axis=0)
+    error = np.zeros_like(value)
+    if count > 1:
+        error = np.std(values, axis=0, ddof=1) / math.sqrt(count)
+    return _Moments(value, error)

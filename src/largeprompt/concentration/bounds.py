@@ -1,0 +1,210 @@
+"""Propositions 3.1 and 3.4 of Boursier & Boyer as functions, and what they say about a configuration in numbers.
+
+The propositions assert that constants c_1, c_2 exist. For a curve computed exactly one can ask which: the smallest c_1 for which
+a given c_2 dominates it, the largest c_2 a given c_1 allows, and how loose the bound then is. The bounds carry ln L, which is 0
+at L = 1 where the error is not: the statements are for L >= 2.
+"""
+
+import math
+from typing import Literal, NamedTuple
+
+import numpy as np
+import xarray as xr
+from jaxtyping import Float
+
+from .. import _checks
+from .._typing import ArrayInput
+
+_STATEMENTS = {  # statement: (power of sigma, power of ln L)
+    "output": ("Proposition 3.1", 6, 1),
+    "gradient_V": ("Proposition 3.4, V", 6, 1),
+    "gradient_U": ("Proposition 3.4, U", 12, 2),
+}
+
+
+def proposition_3_1(
+    c1: ArrayInput, c2: ArrayInput, sigma: ArrayInput, L: ArrayInput
+) -> Float[np.ndarray, "..."]:
+    """c_1 sigma^6 ln L / L^{c_2/sigma^2}: the bound of E |T[mu_L] - T[mu]|^2 for sigma-sub-Gaussian tokens, sigma >= 1, L >= 2.
+
+    >>> import largeprompt as lp
+    >>> print(lp.proposition_3_1(c1=2.0, c2=1.0, sigma=1.0, L=[10, 100]).round(4))
+    [0.4605 0.0921]
+    """
+    return _bound("output", c1, c2, sigma, L)
+
+
+def proposition_3_4(
+    c1: ArrayInput, c2: ArrayInput, sigma: ArrayInput, L: ArrayInput, parameter: Literal["U", "V"]
+) -> Float[np.ndarray, "..."]:
+    """The bound of the gradient error: c_1 sigma^6 ln L / L^{c_2/sigma^2} in V, c_1 sigma^12 (ln L)^2 / L^{c_2/sigma^2} in U.
+
+    >>> import largeprompt as lp
+    >>> print(lp.proposition_3_4(2.0, 1.0, 1.0, [10, 100], parameter="U").round(4))
+    [1.0604 0.4242]
+    """
+    if parameter not in ("U", "V"):
+        raise ValueError(
+            _checks.message("parameter must be 'U' or 'V'", repr(parameter), "name one")
+        )
+    return _bound(f"gradient_{parameter}", c1, c2, sigma, L)
+
+
+def _bound(
+    quantity: str, c1: ArrayInput, c2: ArrayInput, sigma: ArrayInput, L: ArrayInput
+) -> np.ndarray:
+    lengths = np.asarray(L, np.float64)
+    constants = [
+        _checks.number(name, c, "pass a constant > 0", above=0.0)
+        for name, c in (("c1", c1), ("c2", c2))
+    ]
+    parameter = _checks.number(
+        "sigma",
+        sigma,
+        "the propositions take the larger of 1 and the sub-Gaussian parameter",
+        least=1.0,
+    )
+    if not np.all(lengths >= 2):
+        raise ValueError(
+            _checks.message(
+                "L must be >= 2, where ln L > 0",
+                f"{lengths.min():g}",
+                "leave out L = 1: the bound is 0 there and the error is not",
+            )
+        )
+    return np.asarray(constants[0] * np.exp(_log_shape(quantity, constants[1], parameter, lengths)))
+
+
+def _log_shape(quantity: str, c2: float, sigma: float, L: np.ndarray) -> np.ndarray:
+    """Logarithm of the bound with c_1 = 1; -inf at L = infinity."""
+    _, power, logs = _STATEMENTS[quantity]
+    with np.errstate(divide="ignore", invalid="ignore"):
+        found = power * math.log(sigma) + logs * np.log(np.log(L)) - c2 / sigma**2 * np.log(L)
+    return np.where(np.isinf(L), -np.inf, found)
+
+
+class BoundReport(NamedTuple):
+    """What a proposition says about one exact curve, on its lengths L >= 2.
+
+    `c1` is the smallest constant for which `c2` dominates the curve, attained at `tight_at`; `looseness` the median and the
+    largest ratio bound/error with these constants. `admissible_c2` is the supremum of the c_2 that can hold for all L: sigma^2
+    times the sharp exponent (None where that is not known). `not_applicable` maps lengths to the reason.
+    """
+
+    statement: str
+    sigma: float
+    c2: float
+    c1: float
+    tight_at: float
+    looseness: tuple[float, float]
+    admissible_c2: float | None
+    not_applicable: dict[float, str]
+    notes: tuple[str, ...]
+
+
+def bound_report(curve: xr.Dataset, c2: ArrayInput | None = None) -> BoundReport:
+    """Proposition 3.1 (for `quantity="output"`) or 3.4 (for gradients) against a curve of `concentration_curve`.
+
+    **Arguments:** `c2`, by default the largest that can hold for all L.
+
+    >>> import jax.numpy as jnp
+    >>> import largeprompt as lp
+    >>> mu = lp.Gaussian(jnp.zeros(1), jnp.eye(1))
+    >>> curve = lp.concentration_curve(lp.Head(U=jnp.eye(1), V=jnp.eye(1)), mu, mu, [1.0, 2.0, 100.0, 1e6])
+    >>> report = lp.bound_report(curve, c2=0.5)
+    >>> print(f"{report.c1:.3f} at L = {report.tight_at:g}, admissible up to {report.admissible_c2:.3f}")
+    2.273 at L = 2, admissible up to 0.618
+    >>> report.not_applicable
+    {1.0: 'ln L = 0 makes the bound 0, and the error at L = 1 is not'}
+    """
+    quantity, sigma = curve.attrs["quantity"], _sigma(curve)
+    exponent = curve.attrs.get("sharp_exponent")
+    admissible = None if exponent is None else float(exponent) * sigma**2
+    wanted = c2 if c2 is not None else admissible
+    if wanted is None:
+        raise ValueError(
+            _checks.message(
+                "c2 must be given where the sharp exponent is not known",
+                f"{curve.attrs['tokens']} tokens and {curve.attrs['queries']} queries",
+                "pass c2",
+            )
+        )
+    chosen = _checks.number("c2", wanted, "pass for example 0.5", above=0.0)
+    L, value = curve["length"].values, curve["value"].values
+    usable = (L >= 2) & np.isfinite(L)
+    if not usable.any():
+        raise ValueError(
+            _checks.message("the curve needs lengths L >= 2", str(L.tolist()), "add some")
+        )
+    logs = np.log(value[usable]) - _log_shape(quantity, chosen, sigma, L[usable])
+    worst = int(np.argmax(logs))
+    ratios = np.exp(logs[worst] - logs)
+    reasons = {
+        float(length): "ln L = 0 makes the bound 0, and the error at L = 1 is not"
+        if length == 1
+        else "the statement is for whole L >= 2"
+        if length < 2
+        else "error and bound are both 0 at infinity"
+        for length in L[~usable]
+    }
+    return BoundReport(
+        _STATEMENTS[quantity][0],
+        sigma,
+        chosen,
+        float(np.exp(logs[worst])),
+        float(L[usable][worst]),
+        (float(np.median(ratios)), float(np.max(ratios))),
+        admissible,
+        reasons,
+        _notes(curve, chosen, admissible),
+    )
+
+
+def largest_c2(curve: xr.Dataset, c1: ArrayInput) -> float:
+    """The largest c_2 for which the bound with `c1` dominates the curve at all of its lengths L >= 2; may be <= 0: none then.
+
+    >>> import jax.numpy as jnp
+    >>> import largeprompt as lp
+    >>> mu = lp.Gaussian(jnp.zeros(1), jnp.eye(1))
+    >>> curve = lp.concentration_curve(lp.Head(U=jnp.eye(1), V=jnp.eye(1)), mu, mu, [2.0, 100.0, 1e6])
+    >>> print(f"{lp.largest_c2(curve, c1=5.0):.3f}")
+    0.915
+    """
+    constant = _checks.number("c1", c1, "pass a constant > 0", above=0.0)
+    quantity, sigma = curve.attrs["quantity"], _sigma(curve)
+    L, value = curve["length"].values, curve["value"].values
+    usable = (L >= 2) & np.isfinite(L)
+    if not usable.any():
+        raise ValueError(
+            _checks.message("the curve needs lengths L >= 2", str(L.tolist()), "add some")
+        )
+    room = math.log(constant) + _log_shape(quantity, 0.0, sigma, L[usable]) - np.log(value[usable])
+    return float(np.min(sigma**2 * room / np.log(L[usable])))
+
+
+def _sigma(curve: xr.Dataset) -> float:
+    if "sigma" not in curve.attrs:
+        raise ValueError(
+            _checks.message(
+                "the bounds need the sub-Gaussian parameter of the tokens",
+                f"{curve.attrs['tokens']} tokens, which know none",
+                "add a method subgaussian_proxy to the measure",
+            )
+        )
+    return float(curve.attrs["sigma"])
+
+
+def _notes(curve: xr.Dataset, c2: float, admissible: float | None) -> tuple[str, ...]:
+    found = []
+    if not curve.attrs["centred"]:
+        found.append("the propositions are for centred tokens and queries; these are not centred")
+    proxy = curve.attrs.get("query_proxy", math.inf)
+    if proxy > 1 + 1e-12:
+        found.append(
+            f"the propositions are for 1-sub-Gaussian queries; these have variance proxy {proxy:.3g}"
+        )
+    if admissible is not None and c2 > admissible:
+        found.append(
+            f"c_2 = {c2:.3g} exceeds {admissible:.3g}: it dominates on these lengths, and on no infinite range"
+        )
+    return tuple(found)

@@ -1,0 +1,171 @@
+"""How fast, and in which regime: the sharp exponent, the three phases of softmax weights, and a neighbouring rate.
+
+Let x = sigma^2 / ln L. As L grows with x fixed, P_2 = E sum_i p_i^2 = L^{-f(x) + o(1)} with f(x) = 1 - x up to x = 2/3 (the
+weights average), (1 - x/2)^2 / (2x) up to x = 2 (a few rare tokens carry them), 0 beyond (frozen: softmax is a maximum). With
+a random query the average over sigma gives the exponent `sharp_exponent`.
+"""
+
+import math
+from typing import Literal, NamedTuple
+
+import numpy as np
+import xarray as xr
+
+from .. import _checks
+from .._typing import ArrayInput
+from ..attention import Head
+from ..measures import AbstractMeasure, Gaussian
+
+_AVERAGING, _FROZEN = 2 / 3, 2.0  # thresholds in sigma^2 / ln L
+
+
+def sharp_exponent(kappa: ArrayInput) -> float:
+    """The theta in E_z E |T_L - T|^2 = L^{-theta + o(1)} for Gaussian tokens and a Gaussian query.
+
+    theta = 1 for kappa <= 1/2 and sqrt(1/4 + 1/kappa) - 1/2 above, where kappa = lambda_max of the covariance of the query seen
+    through U'GU (`steepness`). Above 1/2 the average is carried by rare large queries.
+
+    >>> import largeprompt as lp
+    >>> print([round(lp.sharp_exponent(kappa), 3) for kappa in (0.25, 0.5, 1, 4)])
+    [1.0, 1.0, 0.618, 0.207]
+    """
+    kappa = _checks.number("kappa", kappa, "pass lambda_max(U'GU)", least=0.0)
+    if kappa <= 0.5:
+        return 1.0
+    # the same number without cancellation at large kappa
+    return 1 / kappa / (math.sqrt(0.25 + 1 / kappa) + 0.5)
+
+
+def steepness(head: Head, mu: Gaussian, nu: Gaussian) -> float:
+    """The kappa = lambda_max(C^{1/2} U'GU C^{1/2}) of tokens N(., G) and queries N(., C): what `sharp_exponent` takes."""
+    U, G, C = (np.asarray(a, np.float64) for a in (head.U, mu.covariance, nu.covariance))
+    tokens = np.linalg.eigh(G)
+    queries = np.linalg.eigh(C)
+    root_G, root_C = (axes * np.sqrt(np.maximum(values, 0)) for values, axes in (tokens, queries))
+    return float(np.linalg.norm(root_G.T @ U @ root_C, 2) ** 2)
+
+
+class Regime(NamedTuple):
+    """Where a score deviation and a length stand: `x` = sigma^2/ln L, the exponent f(x), and the lengths of the transitions."""
+
+    name: Literal["self-averaging", "rare tokens", "frozen"]
+    x: float
+    exponent: float
+    averaging_from: float
+    frozen_until: float
+    sentence: str
+
+
+def regime_exponent(x: float) -> float:
+    """f(x): P_2 = L^{-f(x) + o(1)} at sigma^2 = x ln L."""
+    if x <= _AVERAGING:
+        return 1 - x
+    return (1 - x / 2) ** 2 / (2 * x) if x < _FROZEN else 0.0
+
+
+def regime(sigma: ArrayInput, L: ArrayInput) -> Regime:
+    """Is a prompt of L tokens long enough for scores of deviation sigma?
+
+    The weights average themselves for L >= e^{1.5 sigma^2}, are carried by a few rare tokens below, and by the largest
+    score alone for L <= e^{sigma^2/2}. The thresholds are sharp as L grows; at moderate L they are cross-overs.
+
+    >>> import largeprompt as lp
+    >>> here = lp.regime(sigma=1.0, L=1000)
+    >>> (here.name, round(here.exponent, 3), round(here.averaging_from, 1))
+    ('self-averaging', 0.855, 4.5)
+    >>> lp.regime(sigma=6.0, L=1000).name
+    'frozen'
+    """
+    sigma = _checks.number(
+        "sigma", sigma, "pass the standard deviation sqrt(u'Gu) of the scores", least=0.0
+    )
+    L = _checks.number("L", L, "pass the number of tokens, or math.inf", least=1.0, finite=False)
+    variance = sigma * sigma  # a product overflows to infinity, a power raises
+    x = variance / math.log(L) if L > 1 else (math.inf if variance > 0 else 0.0)
+    averaging_from, frozen_until = (
+        _exponential(c * variance) for c in (1 / _AVERAGING, 1 / _FROZEN)
+    )
+    exponent = regime_exponent(x)
+    share = f"L^-{exponent:.2f}" + (f" = {L**-exponent:.2g}" if math.isfinite(L) else "")
+    if x <= _AVERAGING:
+        name = "self-averaging"
+        sentence = (
+            f"Softmax averages over many tokens: its squared error is about {share} of that of one token, and falls like 1/L "
+            f"once the prompt is well beyond {_tokens(averaging_from)}."
+        )
+    elif x < _FROZEN:
+        name = "rare tokens"
+        sentence = (
+            f"A few rare tokens carry most of the weight: the squared error is about {share} of that of one token; averaging "
+            f"sets in at about {_tokens(averaging_from)}."
+        )
+    else:
+        name = "frozen"
+        sentence = (
+            "The largest score takes nearly all the weight: attention is a hard maximum, far from its infinite-prompt limit, "
+            f"until the prompt is longer than about {_tokens(frozen_until)}."
+        )
+    return Regime(name, x, exponent, averaging_from, frozen_until, sentence)
+
+
+def regime_map(sigma_max: float = 8.0, longest: float = 1e12, resolution: int = 200) -> xr.Dataset:
+    """`exponent` f(sigma^2 / ln L) over a grid of ("sigma", "length"), and the transitions over "sigma": data of `plot_regimes`.
+
+    >>> import largeprompt as lp
+    >>> lp.regime_map(resolution=50).exponent.shape
+    (50, 50)
+    """
+    top = _checks.number("sigma_max", sigma_max, "pass for example 8", above=0.0)
+    end = _checks.number("longest", longest, "pass for example 1e12", above=2.0)
+    count = _checks.count("resolution", resolution)
+    sigma, L = np.linspace(0, top, count), np.geomspace(2, end, count)
+    exponents = [[regime_exponent(s**2 / math.log(length)) for length in L] for s in sigma]
+    transitions = {
+        name: ("sigma", [_exponential(c * s**2) for s in sigma])
+        for name, c in (("averaging_from", 1 / _AVERAGING), ("frozen_until", 1 / _FROZEN))
+    }
+    return xr.Dataset(
+        {"exponent": (("sigma", "length"), exponents), **transitions}, {"sigma": sigma, "length": L}
+    )
+
+
+def _exponential(x: float) -> float:
+    return math.exp(x) if x < 709 else math.inf
+
+
+def _tokens(count: float) -> str:
+    if math.isinf(count):
+        return "more than 1e308 tokens"
+    return f"{count:.0f} tokens" if count < 1e4 else f"{count:.1e} tokens"
+
+
+class Horizon(NamedTuple):
+    """H = |Sig^{1/2} U Sig^{1/2}|_2, the rate 1/(2(1+H^2)) of Bohbot et al. for the law of the output, and ours beside it."""
+
+    H: float
+    output_law_rate: float
+    pointwise_rate: float
+
+
+def horizon(head: Head, mu: AbstractMeasure) -> Horizon:
+    """Two rates of self-attention, where queries are drawn like the tokens (nu = mu Gaussian).
+
+    Bohbot et al. (Token Sample Complexity, 2026) bound moments of the law of the output by n^-beta, beta = 1/(2(1+H^2)). The
+    root-mean-square error of T[mu_L](z) itself decays like L^{-theta/2}, theta = `sharp_exponent(H^2)`: other objects, both
+    slowed down by H.
+
+    >>> import jax.numpy as jnp
+    >>> import largeprompt as lp
+    >>> print(lp.horizon(lp.Head(U=jnp.eye(2), V=jnp.eye(2)), lp.Gaussian(jnp.zeros(2), jnp.eye(2))))
+    Horizon(H=1.0, output_law_rate=0.25, pointwise_rate=0.309...)
+    """
+    if not isinstance(mu, Gaussian):
+        raise ValueError(
+            _checks.message(
+                "the horizon is defined for Gaussian tokens",
+                f"a {type(mu).__name__}",
+                "pass Gaussian(mu.mean(), mu.cov()) for the Gaussian of the same moments",
+            )
+        )
+    kappa = steepness(head, mu, mu)
+    return Horizon(math.sqrt(kappa), 1 / (2 * (1 + kappa)), sharp_exponent(kappa) / 2)

@@ -1,0 +1,7 @@
+"""Figures: what stored data look like. Nothing is computed here that a dataset does not hold."""
+
+from .figures import plot_curve as plot_curve
+from .figures import plot_growing_prompt as plot_growing_prompt
+from .figures import plot_limits as plot_limits
+from .figures import plot_regimes as plot_regimes
+from .style import save_figure as save_figure

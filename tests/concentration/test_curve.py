@@ -1,0 +1,241 @@
+"""Error curves against brute force, against other quadratures, and against sampling."""
+
+import json
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+import xarray as xr
+
+import largeprompt as lp
+from largeprompt.concentration._quadratic_form import Feature, gaussian_average
+from largeprompt.concentration._queries import few_points
+
+from ..oracles.prompts import enumerate_prompts
+
+KEY = jax.random.key(5)
+REFERENCE = json.loads(Path(__file__).with_name("reference.json").read_text())
+
+
+def _scalar(kappa):
+    return lp.Head(U=[[np.sqrt(kappa)]], V=[[1.0]])
+
+
+def _standard(d):
+    return lp.Gaussian(np.zeros(d), np.eye(d))
+
+
+def _plane():
+    """Two dimensions, nothing symmetric."""
+    head = lp.Head(U=[[0.9, 0.3], [-0.2, 0.5]], V=[[1.0, 0.5], [0.0, 2.0], [1.0, -1.0]])
+    mu = lp.Gaussian([0.3, -0.1], [[1.0, 0.3], [0.3, 0.5]])
+    return head, mu
+
+
+@pytest.mark.parametrize("kappa", [0.25, 1.0, 4.0])
+def test_heavy_tailed_averages_against_brute_force(kappa):
+    """At kappa > 1/2 rare large queries carry the average; the reference places nothing cleverly (generate_reference.py)."""
+    curve = lp.concentration_curve(_scalar(kappa), _standard(1), _standard(1), REFERENCE["lengths"])
+    expected = np.array(REFERENCE["average_squared_error"][str(kappa)])
+    np.testing.assert_allclose(curve.value, expected, rtol=1e-8)
+    assert np.all(np.abs(curve.value - expected) <= curve.error + 1e-10 * expected)
+    assert np.all(curve.error < 1e-6 * expected)
+
+
+@pytest.mark.parametrize("quantity", ["output", "gradient_U", "gradient_V"])
+def test_gaussian_queries_against_a_product_rule(quantity):
+    """A tensor Gauss-Hermite rule over the exact error at each query: converges at small L, where no tail matters."""
+    head, mu = _plane()
+    nu = lp.Gaussian([0.2, 0.4], [[0.5, 0.1], [0.1, 0.3]])
+    x, w = np.polynomial.hermite_e.hermegauss(80)
+    grid = np.stack(np.meshgrid(x, x, indexing="ij"), -1).reshape(-1, 2)
+    weights = np.outer(w, w).ravel() / w.sum() ** 2
+    grid, weights = grid[weights > 1e-13], weights[weights > 1e-13]
+    z = np.asarray(nu.centre) + grid @ np.linalg.cholesky(np.asarray(nu.covariance)).T
+    lengths = np.array([1.0, 2.0, 30.0])
+    args = (head, mu, z[:, None, :], lengths)
+    pointwise = (
+        lp.output_error(*args)
+        if quantity == "output"
+        else getattr(lp.gradient_error(*args), quantity[-1])
+    )
+    curve = lp.concentration_curve(head, mu, nu, lengths, quantity)
+    np.testing.assert_allclose(curve.value, weights @ np.asarray(pointwise), rtol=1e-7)
+
+
+def test_slopes_descend_to_the_sharp_exponent():
+    """E_z P_2 between L = 1e18 and 1e27 for kappa = 1/4, 1, 4 has slopes 1.000, 0.629, 0.221 against theta = 1, 0.618, 0.207."""
+    lengths = np.array([1e9, 1e18, 1e27])
+    for kappa, expected in ((0.25, 1.000), (1.0, 0.629), (4.0, 0.221)):
+        M = np.array([[kappa]])
+        rule = gaussian_average(np.zeros(1), np.eye(1), M, [Feature()], np.log(lengths[-1]))
+        p2 = np.asarray(lp.participation(np.sqrt(rule.variances)[:, None], lengths).p2)
+        slopes = -np.diff(np.log(rule.weights[0] @ p2)) / np.log(1e9)
+        assert slopes[1] == pytest.approx(expected, abs=6e-4)
+        gaps = np.abs(slopes - lp.sharp_exponent(kappa))
+        assert gaps[1] < gaps[0]
+
+
+def test_local_slope_is_the_derivative():
+    head, mu = _plane()
+    near = np.array([50.0, 50.0 * np.exp(-1e-4), 50.0 * np.exp(1e-4)])
+    for quantity in ("output", "gradient_U", "gradient_V"):
+        curve = lp.concentration_curve(head, mu, _standard(2), near, quantity)
+        difference = np.log(curve.value[2] / curve.value[1]) / 2e-4
+        assert float(curve.local_slope[0]) == pytest.approx(float(difference), rel=1e-6)
+
+
+def test_one_query_is_the_exact_error():
+    head, mu = _plane()
+    z, lengths = np.array([0.4, -1.0]), np.array([1.0, 7.0, 1e9, np.inf])
+    curve = lp.concentration_curve(head, mu, lp.Dirac(z), lengths)
+    np.testing.assert_allclose(curve.value, lp.output_error(head, mu, z, lengths), rtol=1e-12)
+    assert curve.value[-1] == 0
+    assert np.isnan(curve.local_slope[-1])
+    assert np.all(np.isfinite(curve.local_slope[:-1]))
+    gradients = lp.gradient_error(head, mu, z, lengths)
+    by_U = lp.concentration_curve(head, mu, lp.Dirac(z), lengths, "gradient_U").value
+    np.testing.assert_allclose(by_U, gradients.U, rtol=1e-11)
+    by_V = lp.concentration_curve(head, mu, lp.Dirac(z), lengths, "gradient_V").value
+    np.testing.assert_allclose(by_V, gradients.V, rtol=1e-11)
+
+
+def test_scores_that_do_not_vary():
+    """U = 0: the error of a plain mean, tr(VGV')/L, and the gradient in U of the head stays."""
+    mu = _standard(2)
+    head = lp.Head(U=np.zeros((2, 2)), V=np.eye(2))
+    curve = lp.concentration_curve(head, mu, mu, [1.0, 10.0, 1e12])
+    np.testing.assert_allclose(curve.value, [2.0, 0.2, 2e-12], rtol=1e-12)
+    by_U = lp.concentration_curve(head, mu, mu, [1.0, 10.0], "gradient_U")
+    pointwise = lp.gradient_error(head, mu, np.array([1.0, 0.0]), np.array([1.0, 10.0])).U
+    np.testing.assert_allclose(by_U.value, 2 * np.asarray(pointwise), rtol=1e-12)  # E|z|^2 = 2
+
+
+def test_many_queries_are_interpolated_to_the_same_sum():
+    head, mu = _plane()
+    z = np.random.default_rng(0).normal(size=(3000, 2))
+    lengths = np.array([2.0, 1e4, 1e12])
+    curve = lp.concentration_curve(head, mu, lp.Empirical(z), lengths)
+    direct = np.mean(np.asarray(lp.output_error(head, mu, z[:, None, :], lengths)), axis=0)
+    np.testing.assert_allclose(curve.value, direct, rtol=1e-9)
+    assert np.all(curve.error < 1e-6 * curve.value)
+
+
+def test_mixture_of_queries_is_the_mixture_of_curves():
+    head, mu = _plane()
+    parts = [lp.Gaussian([0.0, 1.0], 0.2 * np.eye(2)), lp.Dirac([1.0, 0.0])]
+    curves = [lp.concentration_curve(head, mu, part, [20.0]).value for part in parts]
+    mixed = lp.concentration_curve(head, mu, lp.Mixture([0.25, 0.75], parts), [20.0])
+    assert float(mixed.value[0]) == pytest.approx(
+        0.25 * float(curves[0][0]) + 0.75 * float(curves[1][0])
+    )
+
+
+@pytest.mark.parametrize(
+    "law",
+    [lp.Uniform(2, 1.5), lp.Sphere(2, 1.3), lp.Sphere(3, 0.8), lp.Rademacher(3), lp.Sphere(1, 2.0)],
+    ids=["box", "circle", "sphere", "signs", "two points"],
+)
+def test_few_points_have_the_moments_of_the_law(law):
+    """Means, covariances and a smooth function: the moment generating function."""
+    points = few_points(law)
+    assert points is not None
+    np.testing.assert_allclose(points.mean(), law.mean(), atol=1e-12)
+    np.testing.assert_allclose(points.cov(), law.cov(), atol=1e-12)
+    u = np.linspace(0.5, 1.0, law.dim)
+    assert float(points.log_mgf(u)) == pytest.approx(float(law.log_mgf(u)), rel=1e-12)
+
+
+def test_scrambled_queries_agree_with_their_own_error():
+    """A sphere in five dimensions: randomised points. Five standard errors of 8 scramblings: false alarms below 1% (Student)."""
+    rng = np.random.default_rng(3)
+    head = lp.Head(U=rng.normal(size=(5, 5)) / 3, V=np.eye(5))
+    nu = lp.Sphere(5, 2.0)
+    curve = lp.concentration_curve(head, _standard(5), nu, [100.0], key=KEY)
+    z = np.asarray(nu.sample(jax.random.key(9), 4000).points)
+    values = np.asarray(lp.output_error(head, _standard(5), z, 100.0))
+    spread = values.std() / np.sqrt(len(values))
+    assert abs(float(curve.value[0]) - values.mean()) < 5 * spread
+    assert float(curve.error[0]) < spread / 10
+
+
+def test_discrete_tokens_against_enumeration():
+    head, _ = _plane()
+    mu = lp.Rademacher(2)
+    queries = np.array([[0.5, 1.0], [-1.0, 0.2]])
+    signs = np.array([[-1.0, -1.0], [-1.0, 1.0], [1.0, -1.0], [1.0, 1.0]])
+    curve = lp.concentration_curve(head, mu, lp.Empirical(queries), [1.0, 3.0])
+    for i, L in enumerate((1, 3)):
+        expected = []
+        for z in queries:
+            found = enumerate_prompts(
+                atoms=signs,
+                weights=np.full(4, 0.25),
+                U=np.asarray(head.U),
+                V=np.asarray(head.V),
+                z=z,
+                L=L,
+            )
+            expected.append(found["output"])
+        assert float(curve.value[i]) == pytest.approx(np.mean(expected), rel=1e-8)
+
+
+@pytest.mark.parametrize(
+    ("tokens", "quantity"),
+    [("gaussian", "output"), ("gaussian", "gradient_U"), ("uniform", "output")],
+)
+def test_sampling_agrees(tokens, quantity):
+    """Monte Carlo within 5 combined standard errors: a false alarm below 1e-5 for the sampled part."""
+    head, mu = _plane()
+    if tokens == "uniform":
+        mu = lp.Uniform(2, 1.0)
+    nu = lp.Uniform(2, 1.0)
+    exact = lp.concentration_curve(head, mu, nu, [5.0, 20.0], quantity, key=KEY)
+    sampled = lp.concentration_curve(
+        head, mu, nu, [5, 20], quantity, "montecarlo", KEY, relative_error=0.02
+    )
+    gap = np.abs(exact.value - sampled.value)
+    assert np.all(gap <= 5 * np.hypot(exact.error, sampled.error))
+    assert np.all(sampled.error <= 0.02 * sampled.value)
+
+
+def test_netcdf_keeps_everything(tmp_path):
+    head, mu = _plane()
+    curve = lp.concentration_curve(head, mu, lp.Dirac([1.0, 0.0]), [2.0, np.inf], key=KEY)
+    curve.to_netcdf(tmp_path / "curve.nc", engine="scipy")
+    with xr.open_dataset(tmp_path / "curve.nc") as back:
+        back.load()
+    xr.testing.assert_identical(curve, back)
+    record = json.loads(back.attrs["configuration"])
+    np.testing.assert_array_equal(record["head"]["U"], head.U)
+    np.testing.assert_array_equal(record["mu"]["covariance"], mu.covariance)
+    assert {"largeprompt", "jax", "backend", "key", "quantity", "method"} <= set(back.attrs)
+
+
+def test_distance_to_linear_attention_stays_for_non_gaussian_tokens():
+    head = lp.Head(U=np.eye(2), V=np.eye(2))
+    z = np.array([1.0, 0.5])
+    far = lp.limit_comparison(head, lp.Rademacher(2), lp.Dirac(z), [1.0, 1e12])
+    gap = np.sum((np.tanh(z) - z) ** 2)
+    assert float(far.linear[1]) == pytest.approx(gap, rel=1e-6)
+    # at L = 1 the output is a token: E|x - z|^2 = |z|^2 + 2
+    assert float(far.linear[0]) == pytest.approx(z @ z + 2, rel=1e-9)
+    assert float(far.own_limit[1]) < 1e-10
+
+
+def test_centred_gaussian_tokens_have_one_limit():
+    head, _ = _plane()
+    near = lp.limit_comparison(
+        head, lp.Gaussian(np.zeros(2), np.eye(2)), lp.Dirac([1.0, 0.5]), [5.0, 1e9]
+    )
+    np.testing.assert_allclose(near.linear, near.own_limit, rtol=1e-12)
+    assert np.all(near.between_limits < 1e-20)
+
+
+def test_off_centre_gaussian_tokens_have_two():
+    head, mu = _plane()
+    z = np.array([1.0, 0.5])
+    far = lp.limit_comparison(head, mu, lp.Dirac(z), [1e15])
+    gap = np.asarray(lp.attend(head, mu, z) - lp.attend_linear(head, mu, z))
+    assert float(far.linear[0]) == pytest.approx(gap @ gap, rel=1e-9)

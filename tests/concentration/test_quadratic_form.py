@@ -1,0 +1,81 @@
+"""The average over Gaussian queries against closed forms that share nothing with the contour: E[q(z) e^{-cS}] by completing the square."""
+
+import numpy as np
+import pytest
+
+from largeprompt.concentration._quadratic_form import Feature, gaussian_average
+
+
+def _product_mean(factors, m, Sig):
+    """E prod z'Q z for z ~ N(m, Sig), by Gauss-Hermite over the eigenbasis: exact for polynomials."""
+    values, axes = np.linalg.eigh(Sig)
+    x, w = np.polynomial.hermite_e.hermegauss(5)
+    grid = np.stack(np.meshgrid(*[x] * len(m), indexing="ij"), -1).reshape(-1, len(m))
+    weights = np.prod(np.stack(np.meshgrid(*[w / w.sum()] * len(m), indexing="ij"), -1), -1).ravel()
+    z = m + (grid * np.sqrt(values)) @ axes.T
+    powers = [np.einsum("ni,ij,nj->n", z, Q, z) for Q in factors]
+    return weights @ np.prod([np.ones(len(z)), *powers], axis=0)
+
+
+def _expected(a, C, M, factors, c):
+    """E[q(z) (1 - e^{-cS})]."""
+    inverse = np.linalg.inv(C)
+    Sig = np.linalg.inv(inverse + 2 * c * M)
+    m = Sig @ inverse @ a
+    log_mass = (m @ np.linalg.solve(Sig, m) - a @ inverse @ a) / 2
+    log_mass += (np.linalg.slogdet(Sig)[1] - np.linalg.slogdet(C)[1]) / 2
+    return _product_mean(factors, a, C) - np.exp(log_mass) * _product_mean(factors, m, Sig)
+
+
+@pytest.mark.parametrize("shift", [0.0, 1.0, 6.0])
+@pytest.mark.parametrize("d", [1, 2, 4])
+def test_polynomials_times_exponentials(d, shift):
+    rng = np.random.default_rng(d)
+    A, B, Q = rng.normal(size=(3, d, d))
+    a, C, M = shift * rng.normal(size=d), A @ A.T / d + 0.1 * np.eye(d), B @ B.T / d
+    eye, Q = np.eye(d), Q @ Q.T
+    families = [(), (eye,), (eye, Q), (eye, Q, M)]
+    rule = gaussian_average(a, C, M, [Feature(f) for f in families], np.log(1e12))
+    for c in (0.2, 1.0):
+        found = rule.weights @ -np.expm1(-c * rule.variances)
+        expected = [_expected(a, C, M, f, c) for f in families]
+        np.testing.assert_allclose(found, expected, rtol=2e-10)
+        coarse = rule.coarse @ -np.expm1(-c * rule.variances)
+        assert np.all(np.abs(coarse / expected - 1) < 1e-3)  # the error estimate squares this
+
+
+def test_division_by_the_variance():
+    """For one dimension and M = k the quadratic z'Mz / S is 1, also in the part left of the first node."""
+    k = 0.7
+    M = np.array([[k]])
+    features = [Feature(), Feature((M,), 1), Feature((M, M), 2)]
+    rule = gaussian_average(np.zeros(1), np.eye(1), M, features, np.log(1e12))
+    np.testing.assert_allclose(rule.weights.sum(axis=1), 1.0, rtol=1e-9)
+
+
+def test_a_query_without_spread_is_one_node():
+    rule = gaussian_average(
+        np.array([1.0, 2.0]),
+        np.zeros((2, 2)),
+        np.eye(2),
+        [Feature(), Feature((np.eye(2),), 1)],
+        5.0,
+    )
+    assert rule.variances.tolist() == [5.0]
+    assert rule.weights.tolist() == [[1.0], [1.0]]
+
+
+def test_singular_covariance_keeps_the_part_of_the_mean_it_cannot_move():
+    """z = (z_1, 2) with z_1 standard normal and M = I: S = z_1^2 + 4."""
+    rule = gaussian_average(
+        np.array([0.0, 2.0]), np.diag([1.0, 0.0]), np.eye(2), [Feature()], np.log(1e6)
+    )
+    assert rule.variances.min() == pytest.approx(4.0)
+    assert rule.weights[0] @ rule.variances == pytest.approx(5.0, rel=1e-10)
+
+
+def test_eigenvalues_of_very_different_size():
+    lam = np.array([1.0, 1e-4, 1e-9])
+    rule = gaussian_average(np.zeros(3), np.eye(3), np.diag(lam), [Feature()], np.log(1e12))
+    found = rule.weights[0] @ -np.expm1(-rule.variances)
+    assert found == pytest.approx(1 - np.prod((1 + 2 * lam) ** -0.5), rel=1e-10)

@@ -1,0 +1,196 @@
+"""Exponents and regimes against the variational problem they come from; fits against another library; lengths against the error itself."""
+
+import math
+
+import jax
+import mpmath
+import numpy as np
+import pytest
+import xarray as xr
+from scipy import optimize
+
+import largeprompt as lp
+from largeprompt.concentration.rates import regime_exponent, steepness
+
+
+@pytest.mark.parametrize("kappa", [0.0, 0.3, 0.5, 0.7, 1.0, 4.0, 1e3, 1e12])
+def test_sharp_exponent_minimises_error_against_rarity(kappa):
+    """At sigma^2 = x ln L the error is L^-f(x) and the query has probability L^(-x/(2 kappa)): theta = min f(x) + x/(2 kappa)."""
+    if kappa == 0:
+        assert lp.sharp_exponent(kappa) == 1
+        return
+    found = optimize.minimize_scalar(
+        lambda x: regime_exponent(x) + x / (2 * kappa),
+        bounds=(0, 2),
+        method="bounded",
+        options={"xatol": 1e-12},
+    )
+    best = min(found.fun, 1.0, 1 / kappa)  # the ends x = 0 and x = 2
+    assert lp.sharp_exponent(kappa) == pytest.approx(best, rel=1e-6)
+    with mpmath.workdps(40):
+        k = mpmath.mpf(kappa)
+        exact = mpmath.sqrt(mpmath.mpf(1) / 4 + 1 / k) - mpmath.mpf(1) / 2 if k > 0.5 else 1
+        assert float(exact) == pytest.approx(lp.sharp_exponent(kappa), rel=1e-14)
+
+
+def test_regime_exponent_is_continuous_with_its_slope():
+    for x in (2 / 3, 2.0):
+        below, at, above = (regime_exponent(x + h) for h in (-1e-6, 0.0, 1e-6))
+        assert abs(above - below) < 3e-6
+        assert abs((above - at) - (at - below)) < 1e-11
+
+
+def test_participation_follows_the_exponent():
+    """Ln P_2 / ln L tends to -f(x): at ln L = 60 and 120 the gap is small and shrinks."""
+    for x in (0.3, 1.0, 1.6):
+        gaps = []
+        for log_length in (60.0, 120.0):
+            p2 = float(lp.participation(math.sqrt(x * log_length), math.exp(log_length)).p2)
+            gaps.append(abs(-math.log(p2) / log_length - regime_exponent(x)))
+        assert gaps[1] < gaps[0] < 0.08
+        assert gaps[1] < 0.05
+
+
+@pytest.mark.parametrize(
+    ("sigma", "L", "name"),
+    [
+        (0.0, 1, "self-averaging"),
+        (0.0, 10, "self-averaging"),
+        (1.0, 1, "frozen"),
+        (1.0, 4, "rare tokens"),
+        (1.0, 5, "self-averaging"),
+        (3.0, 90, "frozen"),
+        (3.0, 91, "rare tokens"),
+        (3.0, math.inf, "self-averaging"),
+        (1e200, 1e300, "frozen"),
+    ],
+)
+def test_regimes_and_their_sentences(sigma, L, name):
+    found = lp.regime(sigma, L)
+    assert found.name == name
+    words = {"self-averaging": "averages", "rare tokens": "rare tokens", "frozen": "maximum"}
+    assert words[name] in found.sentence
+    assert 0 <= found.exponent <= 1
+
+
+def test_regime_map_agrees_with_regime():
+    data = lp.regime_map(sigma_max=5.0, longest=1e6, resolution=7)
+    for sigma in data.sigma.values:
+        for L in data.length.values:
+            here = float(data.exponent.sel(sigma=sigma, length=L))
+            assert here == pytest.approx(lp.regime(sigma, L).exponent)
+
+
+def test_horizon_of_self_attention():
+    rng = np.random.default_rng(0)
+    A, U = rng.normal(size=(2, 3, 3))
+    Sig = A @ A.T
+    values, axes = np.linalg.eigh(Sig)
+    root = axes @ np.diag(np.sqrt(values)) @ axes.T
+    H = np.linalg.norm(root @ U @ root, 2)
+    head, mu = lp.Head(U=U, V=np.eye(3)), lp.Gaussian(np.zeros(3), Sig)
+    found = lp.horizon(head, mu)
+    assert pytest.approx(H) == found.H
+    assert found.output_law_rate == pytest.approx(1 / (2 * (1 + H**2)))
+    assert found.pointwise_rate == pytest.approx(lp.sharp_exponent(H**2) / 2)
+    assert steepness(head, mu, mu) == pytest.approx(H**2)
+
+
+def _curve(L, value, error):
+    return xr.Dataset({"value": ("length", value), "error": ("length", error)}, {"length": L})
+
+
+def test_fit_against_scipy():
+    rng = np.random.default_rng(1)
+    L = np.geomspace(10, 1e4, 12)
+    error = 0.05 * rng.uniform(0.5, 2, 12) * L**-0.8
+    value = L**-0.8 + error * rng.normal(size=12)
+    fit = lp.fit_slope(_curve(L, value, error))
+    (slope, intercept), cov = optimize.curve_fit(
+        lambda x, a, b: a * x + b,
+        np.log(L),
+        np.log(value),
+        sigma=error / value,
+        absolute_sigma=True,
+    )
+    assert fit.slope == pytest.approx(slope)
+    assert fit.intercept == pytest.approx(intercept)
+    assert fit.standard_error == pytest.approx(
+        math.sqrt(cov[0, 0]) * math.sqrt(max(1.0, fit.misfit)), rel=1e-6
+    )
+
+
+def test_intervals_cover():
+    """400 straight lines: a 90% interval misses about 40; fewer than 5 or more than 90 has probability below 1e-9."""
+    rng = np.random.default_rng(2)
+    L = np.geomspace(10, 1e4, 8)
+    error = 0.02 * L**-1.0
+    missed = 0
+    for _ in range(400):
+        fit = lp.fit_slope(_curve(L, L**-1.0 + error * rng.normal(size=8), error), confidence=0.9)
+        missed += not fit.low <= -1 <= fit.high
+    assert 5 <= missed <= 90
+
+
+def test_a_bent_curve_is_not_given_false_certainty():
+    L = np.geomspace(10, 1e6, 20)
+    value = 1 / L + 1e-3 / np.sqrt(L)
+    fit = lp.fit_slope(_curve(L, value, 1e-12 * value))
+    assert fit.misfit > 1e10
+    assert fit.standard_error > 1e-3
+
+
+def _configuration():
+    head = lp.Head(U=[[0.8, 0.1], [0.0, 0.5]], V=np.eye(2))
+    return head, lp.Gaussian(np.zeros(2), [[1.0, 0.2], [0.2, 0.6]])
+
+
+@pytest.mark.parametrize("tolerance", [10.0, 0.3, 1e-3, 1e-9])
+def test_length_for_one_query_is_the_first_below(tolerance):
+    head, mu = _configuration()
+    z = np.array([1.0, -0.5])
+    found = lp.prompt_length_for(head, mu, z, tolerance)
+    L = np.array([max(found.length - max(1, 1e-8 * found.length), 1.0), found.length])
+    error = np.asarray(lp.output_error(head, mu, z, L))
+    assert error[1] <= tolerance * (1 + 1e-12)
+    assert found.length == 1 or error[0] > tolerance
+    assert found.error == pytest.approx(error[1], rel=1e-9)
+    assert found.length == int(found.length)
+
+
+def test_length_for_a_law_of_queries_and_a_relative_tolerance():
+    head, mu = _configuration()
+    found = lp.prompt_length_for(head, mu, mu, 0.05, relative=True)
+    slope = np.asarray(head.V @ mu.covariance @ head.U)
+    size = np.trace(slope @ np.asarray(mu.covariance) @ slope.T)
+    assert found.tolerance == pytest.approx(0.05 * size)
+    around = lp.concentration_curve(head, mu, mu, [found.length - 1, found.length]).value
+    assert float(around[1]) <= found.tolerance < float(around[0])
+
+
+def test_length_for_discrete_tokens():
+    head, _ = _configuration()
+    mu, z = lp.Rademacher(2), np.array([0.7, 0.7])
+    found = lp.prompt_length_for(head, mu, z, 0.01, relative=True)
+    atoms = lp.Empirical([[-1.0, -1.0], [-1.0, 1.0], [1.0, -1.0], [1.0, 1.0]])
+    error = np.asarray(lp.output_error(head, atoms, z, np.array([found.length - 1, found.length])))
+    limit = np.asarray(lp.attend(head, mu, z))
+    assert found.tolerance == pytest.approx(0.01 * limit @ limit)
+    assert error[1] <= found.tolerance < error[0]
+
+
+def test_no_length_is_said():
+    head = lp.Head(U=20 * np.eye(1), V=np.eye(1))
+    mu = lp.Gaussian(np.zeros(1), np.eye(1))
+    found = lp.prompt_length_for(head, mu, np.ones(1), 1e-3)
+    assert found.length == math.inf
+    assert "No prompt of up to 1e+15 tokens" in found.sentence
+    assert found.error > 1e-3
+
+
+def test_length_in_32_bit_mode_is_the_same():
+    head, mu = _configuration()
+    expected = lp.prompt_length_for(head, mu, np.array([1.0, -0.5]), 1e-3)
+    with jax.enable_x64(False):
+        found = lp.prompt_length_for(head, mu, np.array([1.0, -0.5]), 1e-3)
+    assert found.length == expected.length
