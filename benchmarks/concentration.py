@@ -1,9 +1,11 @@
 """Error curves averaged over a Gaussian query."""
 
 import time
+from collections.abc import Callable
 
 import jax
 import numpy as np
+import xarray as xr
 
 import largeprompt as lp
 
@@ -21,20 +23,15 @@ def average_curve() -> str:
     lengths = np.geomspace(2, 1e12, 60)
     rows = [["curve", "first call, s", "later calls, s", "largest relative error"]]
     for quantity in ("output", "gradient_V", "gradient_U"):
-        times = []
-        for _ in range(5):
-            start = time.perf_counter()
-            curve = lp.concentration_curve(head, mu, mu, lengths, quantity)
-            times.append(time.perf_counter() - start)
-        worst = float(np.max(curve.error / curve.value))
-        rows.append(
-            [f"exact, {quantity}", f"{times[0]:.1f}", f"{np.median(times[1:]):.2f}", f"{worst:.0e}"]
-        )
-    times = []
+        timed = [
+            _timed(lambda q=quantity: lp.concentration_curve(head, mu, mu, lengths, q))
+            for _ in range(5)
+        ]
+        rows.append(_row(f"exact, {quantity}", timed, 1.0))
     short = np.round(np.geomspace(10, 1e4, 5))
-    for seed in range(2):
-        start = time.perf_counter()
-        curve = lp.concentration_curve(
+
+    def sampled(seed: int) -> xr.Dataset:
+        return lp.concentration_curve(
             head,
             mu,
             mu,
@@ -44,9 +41,20 @@ def average_curve() -> str:
             relative_error=0.02,
             max_replicates=20_000,
         )
-        times.append((time.perf_counter() - start) * 60 / len(short))
-    worst = float(np.max(curve.error / curve.value))
-    rows.append(
-        ["Monte Carlo, output (scaled)", f"{times[0]:.1f}", f"{times[1]:.1f}", f"{worst:.0e}"]
-    )
+
+    timed = [_timed(lambda s=seed: sampled(s)) for seed in range(2)]
+    rows.append(_row("Monte Carlo, output (scaled)", timed, 60 / len(short)))
     return table(rows)
+
+
+def _timed(call: Callable[[], xr.Dataset]) -> tuple[float, xr.Dataset]:
+    start = time.perf_counter()
+    found = call()
+    return time.perf_counter() - start, found
+
+
+def _row(name: str, timed: list[tuple[float, xr.Dataset]], scale: float) -> list[str]:
+    seconds = [scale * t for t, _ in timed]
+    last = timed[-1][1]
+    worst = float(np.max(last.error / last.value))
+    return [name, f"{seconds[0]:.1f}", f"{np.median(seconds[1:]):.2f}", f"{worst:.0e}"]
