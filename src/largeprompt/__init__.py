@@ -32,6 +32,16 @@ if TYPE_CHECKING:
     from .concentration import regime as regime
     from .concentration import regime_map as regime_map
     from .concentration import sharp_exponent as sharp_exponent
+    from .icl import BlockParams as BlockParams
+    from .icl import FactoredParams as FactoredParams
+    from .icl import HeadParams as HeadParams
+    from .icl import LinearRegression as LinearRegression
+    from .icl import Minimiser as Minimiser
+    from .icl import MixtureClassification as MixtureClassification
+    from .icl import ProductRegression as ProductRegression
+    from .icl import Task as Task
+    from .icl import to_block as to_block
+    from .icl import to_factored as to_factored
     from .measures import AbstractAutodiffMeasure as AbstractAutodiffMeasure
     from .measures import AbstractMeasure as AbstractMeasure
     from .measures import Dirac as Dirac
@@ -110,6 +120,18 @@ _ROOMS = {
         "regime",
         "regime_map",
         "sharp_exponent",
+    ),
+    "icl": (
+        "BlockParams",
+        "FactoredParams",
+        "HeadParams",
+        "LinearRegression",
+        "Minimiser",
+        "MixtureClassification",
+        "ProductRegression",
+        "Task",
+        "to_block",
+        "to_factored",
     ),
     "report": (
         "plot_curve",

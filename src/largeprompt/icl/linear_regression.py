@@ -1,0 +1,278 @@
+"""Linear regression in context with Gaussian inputs: the task of Sections 5 and 6 of Boursier & Boyer, exact at every length."""
+
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Key
+
+from .. import _checks
+from .._typing import ArrayInput, KeyInput
+from ..measures import AbstractMeasure, Gaussian
+from ..measures.gaussian import psd_sqrt
+from ..prompts import Estimate
+from ..prompts._exact import exact, is_traced
+from ..prompts.exponential import LARGEST, exponential_table
+from ..prompts.quasi import representative
+from ._exact_risk import Problem, block_linear, block_softmax, general_linear, general_softmax
+from .params import BlockParams, Params
+from .task import Attention, Task, checked_attention, checked_length
+
+_TASKS = 7  # 2^7 quasi-random tasks and their negatives represent the law of w, where the risk needs all of it
+_REPLICATES = 8
+_PROMPTS = 4096  # Wishart matrices behind the risk of ridge regression
+
+RiskFunction = Callable[[Params], Float[Array, ""]]
+
+
+class LinearRegression(Task):
+    """w ~ N(0, S_w); x ~ N(0, Sig); y = w'x + noise; tokens (x, y), query (x_q, 0), target w'x_q + noise.
+
+    Given w the tokens are N(0, G_w) with G_w = [[Sig, Sig w], [w'Sig, w'Sig w + tau^2]].
+
+    **Arguments:** `cov` = Sig, `task_cov` = S_w (identity if None), `noise_variance` = tau^2.
+
+    >>> import jax, jax.numpy as jnp
+    >>> import largeprompt as lp
+    >>> task = lp.LinearRegression(jnp.eye(5), task_cov=jnp.eye(5) / 5, noise_variance=0.1)
+    >>> params = lp.BlockParams(0.43 * jnp.eye(5), 2.1)
+    >>> [round(float(task.risk(params, L)), 4) for L in (100, 1e9, jnp.inf)]
+    [0.1299, 0.0547, 0.0547]
+    """
+
+    cov: Float[Array, "d d"]
+    task_cov: Float[Array, "d d"]
+    noise_variance: Float[Array, ""]
+
+    def __init__(
+        self, cov: ArrayInput, task_cov: ArrayInput | None = None, noise_variance: ArrayInput = 0.0
+    ):
+        self.cov = _checks.covariance("cov", cov)
+        d = self.cov.shape[0]
+        given = np.eye(d) if task_cov is None else task_cov
+        self.task_cov = _checks.covariance("task_cov", given).astype(self.cov.dtype)
+        _checks.shaped("task_cov", self.task_cov, (d, d))
+        noise = _checks.number("noise_variance", noise_variance, "pass a variance", least=0.0)
+        self.noise_variance = jnp.asarray(noise, self.cov.dtype)
+
+    @property
+    def inputs(self) -> int:
+        """The dimension d of the inputs."""
+        return self.cov.shape[0]
+
+    @property
+    def dim(self) -> int:
+        """The dimension d + 1 of a token."""
+        return self.inputs + 1
+
+    def sample_task(self, key: Key[Array, ""]) -> Float[Array, " d"]:
+        """A vector w."""
+        return psd_sqrt(self.task_cov) @ jax.random.normal(key, (self.inputs,), self.cov.dtype)
+
+    def tokens(self, task: Float[Array, " d"]) -> AbstractMeasure:
+        """N(0, G_w)."""
+        pull = self.cov @ task
+        corner = task @ pull + self.noise_variance
+        G = jnp.block([[self.cov, pull[:, None]], [pull[None], corner[None, None]]])
+        return Gaussian(jnp.zeros(self.dim, G.dtype), G, check=False)
+
+    def sample_query(
+        self, key: Key[Array, ""], task: Float[Array, " d"]
+    ) -> tuple[Float[Array, " D"], Float[Array, ""]]:
+        """(x_q, 0) and w'x_q + noise."""
+        draw = jax.random.normal(key, (self.dim,), self.cov.dtype)
+        x = psd_sqrt(self.cov) @ draw[:-1]
+        return jnp.append(x, 0.0), task @ x + jnp.sqrt(self.noise_variance) * draw[-1]
+
+    def problem(self) -> Problem:
+        """What the exact formulas need, in float64."""
+        cov, task_cov = (a.astype(jnp.float64) for a in (self.cov, self.task_cov))
+        return Problem(cov, psd_sqrt(cov), task_cov, self.noise_variance.astype(jnp.float64))
+
+    def risk_function(
+        self,
+        L: ArrayInput,
+        attention: Attention = "softmax",
+        tasks: Float[Array, "n d"] | None = None,
+    ) -> RiskFunction:
+        """The risk at length L as a function of parameters, to differentiate and to descend; in 64-bit mode.
+
+        `tasks` are the tasks a head that is not in block form is averaged over.
+        """
+        return eqx.Partial(_risk, *self._ingredients(L, attention), tasks)
+
+    def _ingredients(self, L: ArrayInput, attention: Attention) -> tuple[Problem, Any]:
+        checked_attention(attention)
+        length = checked_length(L)
+        if attention == "softmax" and math.isfinite(length):
+            return self.problem(), exponential_table(length)
+        # at infinity softmax attention of Gaussian tokens is linear attention (Lemma 2.1)
+        return self.problem(), jnp.asarray(1 / length, jnp.float64)
+
+    @exact
+    def risk(
+        self,
+        params: Params,
+        L: ArrayInput,
+        attention: Attention = "softmax",
+        *,
+        key: KeyInput | None = None,
+    ) -> Any:
+        """1/2 E (prediction - target)^2 over tasks, prompts of L tokens and queries; L = infinity included.
+
+        In block form exact, differentiable, without a key. Otherwise the average over the query is exact and that over tasks uses
+        randomised points: an `Estimate`, which needs a `key`.
+        """
+        self._check_size(params)
+        if isinstance(params, BlockParams):
+            return _inside(_compiled_risk(*self._ingredients(L, attention), None, params))
+        if key is None:
+            raise ValueError(
+                _checks.message(
+                    "the risk of a head that is not in block form is averaged over random tasks and needs a key",
+                    "key=None",
+                    "pass key=jax.random.key(0), or BlockParams",
+                )
+            )
+        values = np.stack(
+            [
+                np.asarray(_compiled_risk(*self._ingredients(L, attention), self.tasks(k), params))
+                for k in jax.random.split(_checks.key(key), _REPLICATES)
+            ]
+        )
+        _inside(values)
+        return Estimate(values.mean(), values.std(ddof=1) / math.sqrt(_REPLICATES), _REPLICATES)
+
+    def tasks(self, key: KeyInput, exponent: int = _TASKS) -> Float[Array, "n d"]:
+        """Quasi-random tasks with their negatives, so that what is odd in w averages to zero."""
+        law = Gaussian(jnp.zeros(self.inputs), self.task_cov.astype(jnp.float64), check=False)
+        points = representative(key, law, exponent).points
+        return jnp.concatenate([points, -points])
+
+    def _check_size(self, params: Params) -> None:
+        size = params.A.shape[0] + 1 if isinstance(params, BlockParams) else params.head.dim
+        if size != self.dim:
+            raise ValueError(
+                _checks.message(
+                    f"params must act on tokens of dimension {self.dim}",
+                    f"a head for dimension {size}",
+                    f"pass A of shape ({self.inputs}, {self.inputs}), or U of shape ({self.dim}, {self.dim})",
+                )
+            )
+
+    @exact
+    def bayes_risk(self, L: ArrayInput, key: KeyInput | None = None) -> Estimate:
+        """The risk of the posterior mean: the floor tau^2/2 at infinity, ridge regression with penalty tau^2 S_w^-1 at finite L.
+
+        1/2 (tau^2 + E tr(Sig Cov(w | prompt))), averaged over Wishart matrices X'X drawn exactly in law at a cost that does not
+        depend on L; needs a `key` at finite L.
+        """
+        length = checked_length(L)
+        floor = float(self.noise_variance) / 2
+        if math.isinf(length):
+            return Estimate(np.asarray(floor), np.asarray(0.0), 1)
+        if key is None or not float(length).is_integer():
+            raise ValueError(
+                _checks.message(
+                    "the Bayes risk at finite L needs a whole number of tokens and a key",
+                    f"L = {length:g} and key = {key!r}",
+                    "pass an integer L and key=jax.random.key(0)",
+                )
+            )
+        draws = np.asarray(
+            _posterior_spread(_checks.key(key), self.problem(), int(length), _PROMPTS)
+        )
+        error = draws.std(ddof=1) / math.sqrt(_PROMPTS) / 2
+        return Estimate(np.asarray(floor + draws.mean() / 2), np.asarray(error), _PROMPTS)
+
+    @exact
+    def minimiser(self, L: ArrayInput, attention: Attention = "softmax") -> "Minimiser":
+        """The best head in block form, with its risk and the norm of the gradient there, which certifies it.
+
+        Linear attention: closed form. Softmax: BFGS from the minimiser of linear attention, then Newton steps.
+
+        >>> import jax.numpy as jnp
+        >>> import largeprompt as lp
+        >>> task = lp.LinearRegression(jnp.eye(5), task_cov=jnp.eye(5) / 5, noise_variance=0.1)
+        >>> found = task.minimiser(100)
+        >>> print(round(float(found.risk), 5), round(float(found.params.A[0, 0]), 3), bool(found.gradient_norm < 1e-9))
+        0.12933 0.431 True
+        """
+        from .minimise import minimise_block
+
+        return Minimiser(*minimise_block(self, checked_length(L), attention))
+
+
+class Minimiser(NamedTuple):
+    """A minimiser of the risk over heads in block form."""
+
+    params: BlockParams
+    risk: Float[Array, ""]
+    gradient_norm: Float[Array, ""]
+
+
+def _risk(
+    problem: Problem, length: Any, tasks: Float[Array, "n d"] | None, params: Params
+) -> Float[Array, ""]:
+    """The one place that knows which formula serves which parameters; `length` is a table (softmax) or 1/L (linear)."""
+    linear = isinstance(length, jax.Array)
+    if isinstance(params, BlockParams):
+        return (block_linear if linear else block_softmax)(problem, params, length)
+    if tasks is None:
+        raise ValueError(
+            _checks.message(
+                "a head that is not in block form needs tasks to average over",
+                "none",
+                "pass tasks=task.tasks(key)",
+            )
+        )
+    general = general_linear if linear else general_softmax
+    return general(problem, params.general(), length, tasks)
+
+
+_compiled_risk = eqx.filter_jit(_risk)
+
+
+def _inside(risk: Any) -> Any:
+    """The risk, refused if it is not a number: at once if known, at run time if traced."""
+    return _checks.require(
+        risk,
+        jnp.isnan(risk) if is_traced(risk) else np.isnan(np.asarray(risk)),
+        rule=f"the form x_q -> sigma^2 of the score variance must have norm at most {LARGEST:g}",
+        received="larger parameters",
+        fix="scale A (or U) down",
+    )
+
+
+@eqx.filter_jit
+def _posterior_spread(key: Key[Array, ""], problem: Problem, L: int, n: int) -> Float[Array, " n"]:
+    """Draws of tr(Sig Cov(w | prompt)): with w = R g and X'X = B W B', W ~ Wishart(L, I), the posterior of g is
+    (I + R'B W B'R / tau^2)^-1, a projection where there is no noise.
+    """
+    d = problem.cov.shape[0]
+    root = psd_sqrt(problem.task_cov)
+    through = problem.root @ root
+    rows = min(L, d)
+
+    def one(key: Key[Array, ""]) -> Float[Array, ""]:
+        for_normals, for_lengths = jax.random.split(key)
+        # Bartlett: W = C C' with C lower trapezoidal, its diagonal chi variables of L, L-1, .. degrees of freedom
+        C = jnp.tril(jax.random.normal(for_normals, (d, rows)), -1)
+        freedom = (L - jnp.arange(rows)).astype(jnp.float64)
+        diagonal = jnp.sqrt(2 * jax.random.gamma(for_lengths, freedom / 2))
+        C = C.at[jnp.arange(rows), jnp.arange(rows)].set(diagonal)
+        seen, axes = jnp.linalg.eigh(through.T @ C @ C.T @ through)
+        seen = jnp.maximum(seen, 0.0)
+        known = problem.noise > 0
+        left = jnp.where(
+            known,
+            problem.noise / jnp.where(known, problem.noise + seen, 1.0),
+            (seen <= 1e-10 * seen[-1]).astype(jnp.float64),
+        )
+        return jnp.sum(left * jnp.sum((through @ axes) ** 2, axis=0))
+
+    return jax.lax.map(one, jax.random.split(key, n), batch_size=512)

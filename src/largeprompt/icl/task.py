@@ -1,0 +1,114 @@
+"""What a task is: a law of tasks, tokens given the task, a query with its target, and a loss; its risk at every prompt length."""
+
+import abc
+import math
+from typing import Any, Literal
+
+import equinox as eqx
+import jax
+from jaxtyping import Array, Float, Key
+
+from .. import _checks
+from .._typing import ArrayInput, KeyInput
+from ..attention import attend, attend_linear
+from ..measures import AbstractMeasure
+from ..prompts import Estimate, estimate
+from ..prompts._arguments import whole_length
+from .params import Params
+
+Attention = Literal["softmax", "linear"]
+
+
+class Task(eqx.Module):
+    """An in-context learning task. Four methods make one; `risk` then comes for free, sampled, with its standard error.
+
+    **To write your own** define `dim` (of a token), `sample_task(key)`, `tokens(task)` -> a measure, and
+    `sample_query(key, task)` -> (query token, target). See docs/learning.md for one in thirty lines.
+    """
+
+    dim: eqx.AbstractVar[int]
+
+    @abc.abstractmethod
+    def sample_task(self, key: Key[Array, ""]) -> Any:
+        """One task, drawn from the law of tasks."""
+
+    @abc.abstractmethod
+    def tokens(self, task: Any) -> AbstractMeasure:
+        """The law of a token given the task."""
+
+    @abc.abstractmethod
+    def sample_query(
+        self, key: Key[Array, ""], task: Any
+    ) -> tuple[Float[Array, " D"], Float[Array, ""]]:
+        """A query token and its target."""
+
+    def loss(self, prediction: Float[Array, ""], target: Float[Array, ""]) -> Float[Array, ""]:
+        """Half the squared error: 1-smooth, as Theorem 4.3 asks."""
+        return 0.5 * (prediction - target) ** 2
+
+    def sampled_risk(
+        self,
+        params: Params,
+        L: ArrayInput,
+        attention: Attention = "softmax",
+        *,
+        key: KeyInput,
+        relative_error: float = 0.01,
+        max_replicates: int = 100_000,
+    ) -> Estimate:
+        """E loss over tasks, prompts of L tokens and queries, by Monte Carlo; L = infinity attends to the measure itself."""
+        checked_attention(attention)
+        length = checked_length(L)
+        operator = attend if attention == "softmax" else attend_linear
+        head = params.head
+
+        def one(key: Key[Array, ""]) -> Float[Array, ""]:
+            for_task, for_prompt, for_query = jax.random.split(key, 3)
+            task = self.sample_task(for_task)
+            law = self.tokens(task)
+            if math.isfinite(length):
+                law = law.sample(for_prompt, whole_length(length))
+            query, target = self.sample_query(for_query, task)
+            return self.loss(operator(head, law, query)[0], target)
+
+        size = self.dim * (length if math.isfinite(length) else 1)
+        batch = int(max(1, min(128, 2**22 // size)))
+        return estimate(
+            key, one, relative_error=relative_error, max_replicates=max_replicates, batch=batch
+        )
+
+    def risk(
+        self,
+        params: Params,
+        L: ArrayInput,
+        attention: Attention = "softmax",
+        *,
+        key: KeyInput | None = None,
+    ) -> Any:
+        """The risk at prompt length L: a number where the task knows a formula, otherwise the `Estimate` of `sampled_risk`, which
+        needs a `key`.
+        """
+        if key is None:
+            raise ValueError(
+                _checks.message(
+                    f"the risk of a {type(self).__name__} is sampled and needs a key",
+                    "key=None",
+                    "pass key=jax.random.key(0)",
+                )
+            )
+        return self.sampled_risk(params, L, attention, key=key)
+
+
+def checked_attention(attention: str) -> None:
+    """Refuse attentions that do not exist."""
+    if attention not in ("softmax", "linear"):
+        raise ValueError(
+            _checks.message(
+                "attention must be 'softmax' or 'linear'", repr(attention), "name one of them"
+            )
+        )
+
+
+def checked_length(L: ArrayInput) -> float:
+    """L as a known number >= 1, infinity included."""
+    return _checks.number("L", L, "pass a number of tokens, or math.inf", least=1.0, finite=False)

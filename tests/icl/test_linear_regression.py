@@ -1,0 +1,166 @@
+"""Exact risks against brute force, against a one-dimensional integral, against closed forms, and against published numbers."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import largeprompt as lp
+
+from ..oracles.regression import infinite_block_risk, simulate, simulate_ridge
+
+KEY = jax.random.key(3)
+COV = np.array([[1.0, 0.4], [0.4, 0.7]])
+TASK_COV = np.array([[0.8, -0.1], [-0.1, 0.5]])
+TASK = lp.LinearRegression(COV, TASK_COV, 0.2)
+A = np.array([[0.7, 0.2], [-0.1, 0.9]])  # not symmetric
+PARAMS = lp.BlockParams(A, 1.2)
+
+
+@pytest.mark.parametrize("attention", ["softmax", "linear"])
+@pytest.mark.parametrize("L", [1, 6])
+def test_block_risk_against_brute_force(L, attention):
+    """40,000 prompts, 5 standard errors: a false alarm below 1e-5."""
+    general = PARAMS.general()
+    losses = simulate(
+        cov=COV,
+        task_cov=TASK_COV,
+        noise=0.2,
+        U=np.asarray(general.U),
+        v=np.asarray(general.v),
+        L=L,
+        n=40_000,
+        seed=L,
+        attention=attention,
+    )
+    gap = losses.mean() - float(TASK.risk(PARAMS, L, attention))
+    assert abs(gap) <= 5 * losses.std() / np.sqrt(len(losses))
+
+
+def test_one_dimension_against_an_integral():
+    """d = 1: the formula of the risk under panels of Gauss-Legendre quadrature over the query."""
+    task = lp.LinearRegression([[0.8]], [[1.5]], 0.3)
+    a, b = 0.9, 1.1
+    nodes, w = np.polynomial.legendre.leggauss(16)
+    x = (np.arange(-10.0, 10.0, 1.0)[:, None] + (nodes + 1) / 2).ravel()
+    weights = np.tile(w / 2, 20) * np.exp(-(x**2) / 2) / np.sqrt(2 * np.pi)
+    x = np.sqrt(0.8) * x
+    for L in (2.0, 40.0, 1e6):
+        p = lp.participation(a * np.sqrt(0.8) * np.abs(x), L)
+        p2, p3, p22 = (np.asarray(m) for m in (p.p2, p.p3, p.p22))
+        q, size = (a * 0.8 * x) ** 2 * 1.5, 1.5 * 0.8 + 0.3
+        terms = b**2 * (q * (1 - p2 - 6 * p3 + 6 * p22) + size * p2)
+        terms = terms - 2 * b * (1 - p2) * 1.5 * 0.8 * a * x**2 + 1.5 * x**2 + 0.3
+        expected = weights @ terms / 2
+        assert float(task.risk(lp.BlockParams([[a]], b), L)) == pytest.approx(expected, rel=1e-9)
+
+
+def test_infinite_prompt_and_its_approach():
+    expected = infinite_block_risk(cov=COV, task_cov=TASK_COV, noise=0.2, A=A, b=1.2)
+    assert float(TASK.risk(PARAMS, np.inf)) == pytest.approx(expected, rel=1e-12)
+    assert float(TASK.risk(PARAMS, np.inf, "linear")) == pytest.approx(expected, rel=1e-12)
+    assert float(TASK.risk(PARAMS, 1e12, "linear")) == pytest.approx(expected, rel=1e-10)
+    gentle = lp.BlockParams(A / 4, 1.2)  # score variances below 1/2, where the rate is 1/L
+    gaps = [float(TASK.risk(gentle, L) - TASK.risk(gentle, np.inf)) for L in (1e6, 1e7)]
+    assert gaps[0] / gaps[1] == pytest.approx(10, rel=1e-4)
+
+
+@pytest.mark.parametrize("L", [3.0, 1e9])
+def test_gradient_against_finite_differences(L):
+    def risk(a, b):
+        return TASK.risk(lp.BlockParams(a, b), L)
+
+    by_A, by_b = jax.grad(risk, argnums=(0, 1))(jnp.asarray(A), jnp.asarray(1.2))
+    h = 1e-5
+    for i, j in ((0, 0), (0, 1), (1, 0)):
+        E = np.zeros((2, 2))
+        E[i, j] = h
+        difference = (risk(A + E, 1.2) - risk(A - E, 1.2)) / (2 * h)
+        assert float(by_A[i, j]) == pytest.approx(float(difference), rel=1e-6, abs=1e-9)
+    assert float(by_b) == pytest.approx(
+        float(risk(A, 1.2 + h) - risk(A, 1.2 - h)) / (2 * h), rel=1e-6
+    )
+
+
+@pytest.mark.parametrize("attention", ["softmax", "linear"])
+def test_general_form_agrees_with_the_block_form(attention):
+    """Five standard errors of eight scramblings (Student, 7 degrees of freedom: false alarms below 0.2%)."""
+    found = TASK.risk(PARAMS.general(), 20, attention, key=KEY)
+    exact = float(TASK.risk(PARAMS, 20, attention))
+    assert abs(found.value - exact) <= 5 * found.standard_error
+    assert found.standard_error < 0.02 * exact
+
+
+def test_general_form_against_brute_force():
+    rng = np.random.default_rng(8)
+    U, v = rng.normal(size=(3, 3)) / 2, rng.normal(size=3)
+    losses = simulate(cov=COV, task_cov=TASK_COV, noise=0.2, U=U, v=v, L=8, n=40_000, seed=1)
+    found = TASK.risk(lp.HeadParams(U, v), 8, key=KEY)
+    spread = np.hypot(losses.std() / np.sqrt(len(losses)), found.standard_error)
+    assert abs(losses.mean() - found.value) <= 5 * spread
+
+
+def test_sampled_risk_agrees_with_the_exact_one():
+    found = TASK.sampled_risk(PARAMS, 10, key=KEY, relative_error=0.02)
+    assert abs(found.value - float(TASK.risk(PARAMS, 10))) <= 5 * found.standard_error
+
+
+def test_block_structure_is_preserved_by_the_gradient():
+    """In the general form, at block parameters and tasks with their negatives, the gradient has block form too."""
+    function = TASK.risk_function(30.0, tasks=TASK.tasks(KEY, 4))
+    gradient = jax.grad(function)(PARAMS.general())
+    outside = np.asarray(gradient.U).copy()
+    outside[:2, :2] = 0
+    assert np.max(np.abs(outside)) < 1e-14
+    assert np.max(np.abs(gradient.v[:2])) < 1e-14
+    assert np.max(np.abs(gradient.U)) > 1e-2
+
+
+@pytest.mark.parametrize(
+    ("L", "softmax", "linear", "ridge"),
+    [
+        (10, 0.35446, 0.24697, 0.0976),
+        (100, 0.12933, 0.08052, 0.0526),
+        (1000, 0.06001, 0.05323, 0.0503),
+    ],
+)
+def test_known_minima(L, softmax, linear, ridge):
+    """d = 5, Sig = I, S_w = I/5, tau^2 = 0.1: the numbers the design of this project was checked with."""
+    task = lp.LinearRegression(np.eye(5), np.eye(5) / 5, 0.1)
+    found = task.minimiser(L)
+    assert float(found.risk) == pytest.approx(softmax, abs=6e-6)
+    assert float(found.gradient_norm) < 1e-12
+    closed = task.minimiser(L, "linear")
+    assert float(closed.risk) == pytest.approx(linear, abs=6e-6)
+    assert float(closed.gradient_norm) < 1e-12
+    bayes = task.bayes_risk(L, KEY)
+    assert abs(bayes.value - ridge) <= 5 * bayes.standard_error + 6e-4 * ridge + 5e-5
+
+
+def test_minimiser_at_large_length_sits_in_the_valley():
+    found = TASK.minimiser(1e9)
+    product = float(found.params.b) * np.asarray(COV @ found.params.A)
+    np.testing.assert_allclose(product, np.eye(2), atol=1e-6)
+    assert float(found.risk) == pytest.approx(0.1, abs=1e-7)
+    assert float(TASK.minimiser(np.inf).risk) == pytest.approx(0.1, abs=1e-12)
+
+
+def test_bayes_risk_against_ridge_and_without_noise():
+    losses = simulate_ridge(cov=COV, task_cov=TASK_COV, noise=0.2, L=3, n=40_000, seed=0)
+    found = TASK.bayes_risk(3, KEY)
+    assert abs(losses.mean() - found.value) <= 5 * np.hypot(
+        losses.std() / np.sqrt(len(losses)), found.standard_error
+    )
+    assert float(TASK.bayes_risk(np.inf).value) == pytest.approx(0.1)
+    plain = lp.LinearRegression(np.eye(4))  # L tokens reveal L of the 4 directions
+    for L, left in ((1, 3), (3, 1), (4, 0), (9, 0)):
+        risk = plain.bayes_risk(L, KEY)
+        assert abs(risk.value - left / 2) <= 5 * risk.standard_error + 1e-9
+
+
+def test_32_bit_mode_gives_the_same_numbers():
+    expected = float(TASK.risk(PARAMS, 25))
+    with jax.enable_x64(False):
+        found = lp.LinearRegression(COV, TASK_COV, 0.2).risk(lp.BlockParams(A, 1.2), 25)
+    assert found.dtype == jnp.float64
+    assert float(found) == pytest.approx(expected, rel=1e-6)  # the inputs were rounded to float32

@@ -1,0 +1,101 @@
+"""Conversions between parametrisations, and tasks whose infinite-prompt output is not linear."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import largeprompt as lp
+
+KEY = jax.random.key(1)
+
+
+def test_parametrisations_predict_the_same():
+    rng = np.random.default_rng(0)
+    K, Q, V = rng.normal(size=(3, 2, 3))
+    O = rng.normal(size=(1, 2))
+    factored = lp.FactoredParams(K, Q, V, O, scale=0.4)
+    general = factored.general()
+    np.testing.assert_allclose(general.U, 0.4 * K.T @ Q, rtol=1e-14)
+    np.testing.assert_allclose(general.v, (O @ V)[0], rtol=1e-14)
+    prompt, z = lp.Empirical(rng.normal(size=(7, 3))), rng.normal(size=3)
+    expected = lp.attend(factored.head, prompt, z)
+    for params in (general, lp.to_factored(general), factored):
+        np.testing.assert_allclose(lp.attend(params.head, prompt, z), expected, rtol=1e-12)
+    block = lp.BlockParams([[0.3, 0.1], [0.0, 0.5]], 1.5)
+    back = lp.to_block(lp.to_factored(block))
+    np.testing.assert_allclose(back.A, block.A, rtol=1e-15)
+    assert float(back.b) == 1.5
+    with pytest.raises(ValueError, match="block form"):
+        lp.to_block(general)
+
+
+def test_signs_have_the_closed_form_of_tanh():
+    """Tokens (x, w'x + e): at u = (u_x, u_y) the tilted mean is (t, w't + tau^2 u_y), t = tanh(u_x + w u_y)."""
+    task = lp.ProductRegression(lp.Rademacher(2), noise_variance=0.3)
+    w, u = np.array([0.5, -1.0]), np.array([0.2, 0.4, -0.6])
+    t = np.tanh(u[:2] + w * u[2])
+    expected = np.append(t, w @ t + 0.3 * u[2])
+    np.testing.assert_allclose(task.tokens(jnp.asarray(w)).tilted_mean(u), expected, rtol=1e-12)
+
+
+@pytest.mark.parametrize("L", [4, np.inf])
+def test_risk_of_signs_against_numpy(L):
+    """Within 5 combined standard errors of 40,000 draws in NumPy."""
+    task = lp.ProductRegression(lp.Rademacher(2), noise_variance=0.1)
+    params = lp.BlockParams(0.8 * np.eye(2), 1.1)
+    found = task.risk(params, L, key=KEY)
+    rng = np.random.default_rng(2)
+    losses = []
+    for _ in range(40_000):
+        w, query = rng.normal(size=2), rng.choice([-1.0, 1.0], size=2)
+        u = 0.8 * query
+        if np.inf == L:
+            prediction = 1.1 * w @ np.tanh(u)
+        else:
+            x = rng.choice([-1.0, 1.0], size=(4, 2))
+            y = x @ w + np.sqrt(0.1) * rng.normal(size=4)
+            p = np.exp(x @ u)
+            prediction = 1.1 * p @ y / p.sum()
+        losses.append((prediction - w @ query - np.sqrt(0.1) * rng.normal()) ** 2 / 2)
+    spread = np.hypot(np.std(losses) / 200, found.standard_error)
+    assert abs(np.mean(losses) - found.value) <= 5 * spread
+
+
+def test_two_classes_gate_between_two_maps():
+    """Attention to (x, y) with v = (0, 1) at the infinite prompt is tanh of the score of the centre (shared covariance)."""
+    task = lp.MixtureClassification(0.5 * np.eye(2))
+    m, query = jnp.array([0.7, -0.2]), jnp.array([0.3, 0.9, 0.0])
+    head = lp.BlockParams(np.eye(2), 1.0).head
+    output = lp.attend(head, task.tokens(m), query)
+    assert float(output[0]) == pytest.approx(np.tanh(float(m @ query[:2])), rel=1e-12)
+    point, label = task.sample_query(KEY, m)
+    assert abs(float(label)) == 1
+    assert float(point[2]) == 0
+    found = task.risk(lp.BlockParams(np.eye(2), 0.9), np.inf, key=KEY, attention="softmax")
+    assert 0 < found.value < 0.5  # better than predicting 0
+
+
+class Sine(lp.Task):
+    """A task of one's own: y = sin(w x) on a grid of inputs; about as short as docs/learning.md promises."""
+
+    dim: int = 2
+
+    def sample_task(self, key):
+        return jax.random.uniform(key, (), minval=0.5, maxval=2.0)
+
+    def tokens(self, task):
+        x = jnp.linspace(-2.0, 2.0, 33)
+        return lp.Empirical(jnp.stack([x, jnp.sin(task * x)], axis=1))
+
+    def sample_query(self, key, task):
+        x = jax.random.uniform(key, (), minval=-2.0, maxval=2.0)
+        return jnp.array([x, 0.0]), jnp.sin(task * x)
+
+
+def test_a_task_of_ones_own_has_a_risk():
+    params = lp.BlockParams([[2.0]], 1.0)
+    near, far = (Sine().risk(params, L, key=KEY).value for L in (np.inf, 2))
+    assert near < far
+    with pytest.raises(ValueError, match="needs a key"):
+        Sine().risk(params, 5)
