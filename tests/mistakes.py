@@ -322,6 +322,14 @@ MISTAKES = {
         lambda: lp.save_figure(lp.plot_regimes(lp.regime_map(resolution=4)), "no/such/map.pdf"),
         "the folder of a figure must exist",
     ),
+    "scores too wide for a short prompt": (
+        lambda: lp.participation(500.0, 2),
+        "sigma must be at most 40 for prompts of fewer than 100 tokens",
+    ),
+    "a curve of such scores": (
+        lambda: lp.concentration_curve(lp.Head(U=300 * EYE, V=EYE), GAUSSIAN, GAUSSIAN, [2.0, 1e6]),
+        "sigma must be at most 40",
+    ),
     # in-context learning
     "block not square": (lambda: lp.BlockParams(np.ones((2, 3)), 1.0), "A must be a square matrix"),
     "head of another length": (lambda: lp.HeadParams(EYE, np.ones(3)), r"v must have shape \(2,\)"),
@@ -351,7 +359,7 @@ MISTAKES = {
     ),
     "risk of scores too wide": (
         lambda: lp.LinearRegression(EYE).risk(lp.BlockParams(100 * EYE, 1.0), 5),
-        "score variance must have norm at most 64",
+        "score variance must have norm at most 16",
     ),
     "general risk without a key": (
         lambda: lp.LinearRegression(EYE).risk(lp.HeadParams(np.eye(3), np.ones(3)), 5),

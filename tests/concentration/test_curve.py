@@ -239,3 +239,17 @@ def test_off_centre_gaussian_tokens_have_two():
     far = lp.limit_comparison(head, mu, lp.Dirac(z), [1e15])
     gap = np.asarray(lp.attend(head, mu, z) - lp.attend_linear(head, mu, z))
     assert float(far.linear[0]) == pytest.approx(gap @ gap, rel=1e-9)
+
+
+@pytest.mark.parametrize("tokens", ["gaussian", "signs"])
+def test_32_bit_mode_gives_exact_numbers_too(tokens):
+    def curve():
+        head = lp.Head(U=0.5 * np.eye(2), V=np.eye(2))
+        mu = _standard(2) if tokens == "gaussian" else lp.Rademacher(2)
+        return lp.concentration_curve(head, mu, lp.Sphere(2, 1.0), [3.0, 1e9])
+
+    expected = curve().value
+    with jax.enable_x64(False):
+        found = curve().value
+    assert found.dtype == np.float64
+    np.testing.assert_allclose(found, expected, rtol=1e-6)  # the radius was rounded to float32

@@ -20,7 +20,7 @@ def _expected(M, Q, L):
 
 
 @pytest.mark.parametrize("L", [1.0, 2.0, 100.0, 1e9])
-@pytest.mark.parametrize("scale", [1e-6, 0.01, 0.3, 2.0, 30.0])
+@pytest.mark.parametrize("scale", [1e-6, 0.01, 0.3, 2.0, 12.0])
 def test_averages_over_a_gaussian_vector(L, scale):
     rng = np.random.default_rng(0)
     A, B = rng.normal(size=(2, 3, 3))

@@ -15,6 +15,7 @@ from ..attention import Head, attend, attend_jacobians
 from ..measures import AbstractMeasure, Gaussian
 from ..prompts import estimate
 from ..prompts._arguments import whole_length
+from ..prompts._exact import exact
 from ..prompts.sampling import sample_outputs
 from ._errors import Values, average_error, check_dimensions
 from ._provenance import attributes, checked_lengths, longest
@@ -69,8 +70,7 @@ def concentration_curve(
         )
         route = "sampled prompts and queries"
     elif method == "exact":
-        found = average_error(head, mu, nu, quantity, longest(wanted), key)
-        values, route = found.evaluate(wanted), found.name
+        values, route = _exact(head, mu, nu, quantity, wanted, key)
     else:
         raise ValueError(
             _checks.message(
@@ -86,6 +86,20 @@ def concentration_curve(
         {"length": ("length", wanted, {"long_name": "prompt length L"})},
         attributes(head, mu, nu, key, quantity=quantity, method=method, route=route),
     )
+
+
+@exact
+def _exact(
+    head: Head,
+    mu: AbstractMeasure,
+    nu: AbstractMeasure,
+    quantity: Quantity,
+    lengths: np.ndarray,
+    key: KeyInput | None,
+) -> tuple[Values, str]:
+    """Values in float64, whatever JAX's default, and the route they came by."""
+    route = average_error(head, mu, nu, quantity, longest(lengths), key)
+    return route.evaluate(lengths), route.name
 
 
 def _monte_carlo(

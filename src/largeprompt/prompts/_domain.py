@@ -26,6 +26,12 @@ LENGTH = _Rule(
 )
 
 
+_RESOLVED, _SHORT = (
+    40.0,
+    100.0,
+)  # beyond, with fewer tokens, the nodes of the Laplace rule do not suffice
+
+
 def _known(name: str, value: ArrayInput) -> np.ndarray:
     """A known number or array in float64, which JAX in 32-bit mode would not keep."""
     try:
@@ -68,7 +74,16 @@ def checked(
                 "add axes, for example sigma[:, None] against L[None, :]",
             )
         ) from error
-    return results[0], results[1]
+    deviation, length = results
+    unresolved = (deviation > _RESOLVED) & (length < _SHORT)
+    deviation = _checks.require(
+        deviation,
+        unresolved,
+        rule=f"sigma must be at most {_RESOLVED:g} for prompts of fewer than {_SHORT:g} tokens",
+        received="a larger sigma with a shorter prompt",
+        fix="scale the head down, or sample: one token takes nearly all the weight there",
+    )
+    return deviation, length
 
 
 def apply(

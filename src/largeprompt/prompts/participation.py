@@ -79,7 +79,7 @@ def participation(sigma: ArrayInput, L: ArrayInput) -> Participation:
 
     Broadcasts; works under jit, vmap and grad (in 64-bit mode; concrete arguments give float64 in
     any mode). Relative error about 1e-14 for sigma up to 12 and L up to 1e12; `error` says what
-    was reached.
+    was reached. Refused for sigma > 40 with fewer than 100 tokens, which the nodes do not resolve.
 
     >>> import largeprompt as lp
     >>> print(lp.participation(1.0, 50).p2.round(6))
