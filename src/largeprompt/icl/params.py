@@ -32,7 +32,7 @@ class HeadParams(eqx.Module):
     @property
     def head(self) -> Head:
         """The head with read-out v."""
-        return _head(self.U, self.v[None])
+        return Head(U=self.U, V=self.v[None])
 
     def general(self) -> "HeadParams":
         """Itself."""
@@ -101,7 +101,7 @@ class FactoredParams(eqx.Module):
 
     def general(self) -> HeadParams:
         """U = scale K'Q and v = V'O'."""
-        return _head_params(
+        return HeadParams(
             self.scale * jnp.matmul(self.K.T, self.Q, precision="highest"),
             jnp.matmul(self.O, self.V, precision="highest")[0],
         )
@@ -113,14 +113,6 @@ class FactoredParams(eqx.Module):
 
 
 Params = HeadParams | BlockParams | FactoredParams
-
-
-def _head(U: Array, V: Array) -> Head:
-    return Head(U=U, V=V)
-
-
-def _head_params(U: Array, v: Array) -> HeadParams:
-    return HeadParams(U, v)
 
 
 def to_factored(params: Params) -> FactoredParams:

@@ -98,7 +98,7 @@ def exponential_table(L: float) -> ExponentialTable:
     weights = np.zeros((len(_RUNGS), 2, _REAL + _NODES), complex)
     if np.isfinite(L):
         centres, halves, modes, values = _panels(L)
-        real = _matched(values, halves[0])
+        real = _matched(modes, values, halves[0])
         points = centres[:, None] + halves[:, None] * legendre.leggauss(_DEGREE)[0]
         rest = values - np.einsum(
             "hb,psb->hps", real, np.exp(-points[..., None] * np.arange(_REAL))
@@ -138,12 +138,8 @@ def _panels(L: float) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     return centres, halves, modes, np.stack([p2, p2 + 6 * p3 - 6 * p22])
 
 
-def _matched(values: np.ndarray, half: float) -> np.ndarray:
+def _matched(modes: np.ndarray, values: np.ndarray, half: float) -> np.ndarray:
     """The combination of e^{-bs}, b = 0, 1, .., with the derivatives of each function at s = 0."""
-    x, w = legendre.leggauss(_DEGREE)
-    modes = (legendre.legvander(x, _DEGREE - 1) * w[:, None]).T * (np.arange(_DEGREE) + 0.5)[
-        :, None
-    ]
     system = np.vander(-np.arange(float(_REAL)), _REAL, increasing=True).T
     found = []
     for function in values[:, 0]:
