@@ -3,18 +3,24 @@
 import numpy as np
 
 
-def simulate(*, cov, task_cov, noise, U, v, L, n, seed, attention="softmax"):
-    """N values of 1/2 (prediction - target)^2."""
-    rng = np.random.default_rng(seed)
+def _prompts(rng, cov, task_cov, noise, L, n):
+    """N times (w, inputs, labels, a function that draws one more input)."""
     d = len(cov)
     B, R = np.linalg.cholesky(cov), np.linalg.cholesky(task_cov)
-    losses = []
     for _ in range(n):
         w = R @ rng.normal(size=d)
         x = rng.normal(size=(L, d)) @ B.T
         y = x @ w + np.sqrt(noise) * rng.normal(size=L)
+        yield w, x, y, lambda: B @ rng.normal(size=d)
+
+
+def simulate(*, cov, task_cov, noise, U, v, L, n, seed, attention="softmax"):
+    """N values of 1/2 (prediction - target)^2."""
+    rng = np.random.default_rng(seed)
+    losses = []
+    for w, x, y, draw in _prompts(rng, cov, task_cov, noise, L, n):
         tokens = np.column_stack([x, y])
-        query = B @ rng.normal(size=d)
+        query = draw()
         scores = tokens @ (U @ np.append(query, 0.0))
         if attention == "softmax":
             p = np.exp(scores - scores.max())
@@ -29,15 +35,10 @@ def simulate(*, cov, task_cov, noise, U, v, L, n, seed, attention="softmax"):
 def simulate_ridge(*, cov, task_cov, noise, L, n, seed):
     """N values of 1/2 (prediction - target)^2 of the posterior mean (X'X + noise S^-1)^-1 X'y."""
     rng = np.random.default_rng(seed)
-    d = len(cov)
-    B, R = np.linalg.cholesky(cov), np.linalg.cholesky(task_cov)
     losses = []
-    for _ in range(n):
-        w = R @ rng.normal(size=d)
-        x = rng.normal(size=(L, d)) @ B.T
-        y = x @ w + np.sqrt(noise) * rng.normal(size=L)
+    for w, x, y, draw in _prompts(rng, cov, task_cov, noise, L, n):
         found = np.linalg.solve(x.T @ x + noise * np.linalg.inv(task_cov), x.T @ y)
-        query = B @ rng.normal(size=d)
+        query = draw()
         losses.append(((found - w) @ query - np.sqrt(noise) * rng.normal()) ** 2 / 2)
     return np.array(losses)
 

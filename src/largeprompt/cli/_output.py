@@ -1,7 +1,5 @@
 """What all commands share: errors in one line, waiting with a sign of life, files written whole."""
 
-import os
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -9,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 from typer.core import TyperGroup
+
+from .._files import whole
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -46,20 +46,6 @@ def working(what: str) -> Iterator[None]:
         yield
 
 
-def check_target(path: Path | None, suffixes: tuple[str, ...]) -> None:
-    """Refuse a bad file name before any work is done."""
-    if path is None:
-        return
-    if path.suffix.lower() not in suffixes:
-        raise ValueError(
-            f"the file must end in {' or '.join(suffixes)}; received {path.name!r}. To fix: rename it."
-        )
-    if not path.parent.is_dir():
-        raise ValueError(
-            f"the folder of {path.name} must exist; received {path.parent}. To fix: create it first."
-        )
-
-
 def announce(path: Path, existed: bool) -> None:
     """Say where a file went, and whether one was there before."""
     typer.echo(f"{'replaced' if existed else 'wrote'} {path}", err=True)
@@ -68,15 +54,8 @@ def announce(path: Path, existed: bool) -> None:
 def write_netcdf(data: "xr.Dataset", path: Path) -> None:
     """Write a dataset; an existing file is replaced only when the new one is complete."""
     existed = path.exists()
-    handle, name = tempfile.mkstemp(suffix=".nc", dir=path.parent)
-    os.close(handle)
-    try:
+    with whole(path) as name:
         data.to_netcdf(name, engine="scipy")
-        os.chmod(name, 0o644)
-        os.replace(name, path)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
     announce(path, existed)
 
 

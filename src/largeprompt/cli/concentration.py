@@ -6,10 +6,10 @@ from typing import Annotated
 
 import typer
 
+from .._files import FIGURES, check_target
 from ._configuration import Covariance, Dim, Query, Scale, configuration
-from ._output import check_target, use_float64, working, write_figure, write_netcdf
+from ._output import use_float64, working, write_figure, write_netcdf
 
-_FIGURES = (".pdf", ".png", ".svg")
 Quantity = Annotated[str, typer.Option("--quantity", help="output, gradient_U or gradient_V.")]
 Figure = Annotated[Path | None, typer.Option("--figure", help="Draw to this .pdf, .png or .svg.")]
 
@@ -29,8 +29,10 @@ def curve(
     figure: Figure = None,
 ) -> None:
     """Error of a finite prompt against its length, exact and without sampling by default."""
-    check_target(out, (".nc",))
-    check_target(figure, _FIGURES)
+    if out is not None:
+        check_target(out, "data", (".nc",))
+    if figure is not None:
+        check_target(figure, "figure", FIGURES)
     use_float64()
     import jax
     import numpy as np
@@ -103,7 +105,8 @@ def regime(
     figure: Figure = None,
 ) -> None:
     """Which regime softmax is in at a score deviation and a prompt length."""
-    check_target(figure, _FIGURES)
+    if figure is not None:
+        check_target(figure, "figure", FIGURES)
     from .. import concentration
 
     found = concentration.regime(sigma, length)

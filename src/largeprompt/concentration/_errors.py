@@ -10,10 +10,11 @@ from .. import _checks
 from .._typing import KeyInput
 from ..attention import Head
 from ..measures import AbstractMeasure, Dirac, Empirical, Gaussian
+from ..measures.transforms import without_spread
 from ..prompts.moments import gradient_error, output_error
 from ._quadratic_form import Average
 from ._quantities import Decomposition, Quantity, decompose
-from ._queries import REPLICATES, averages, few_points, finite_support, scrambled
+from ._queries import REPLICATES, averages, few_points, finite_support, scrambled, two_keys
 
 _TOKENS = 10  # 2^10 quasi-random tokens represent a law that is neither Gaussian nor discrete
 _QUERIES = 5  # 2^5 quasi-random queries, each time, where the error depends on all of the query
@@ -48,7 +49,7 @@ def average_error(
     """The squared error of `quantity`, averaged over prompts and over queries of law nu, for lengths up to `longest`."""
     check_dimensions(head, mu, nu)
     if isinstance(mu, Dirac):
-        mu = Gaussian(mu.point, np.zeros((mu.dim, mu.dim)), check=False)
+        mu = without_spread(mu)
     if isinstance(mu, Gaussian):
         parts = decompose(head, mu, quantity)
         rules = averages(nu, parts.M, parts.features, math.log(longest), key)
@@ -129,8 +130,9 @@ def tokens_and_queries(
     words = "exact" if tokens is not None else "exact in L, quasi-random tokens"
     if queries is None:
         words += ", quasi-random queries"
-    those = [queries] if queries is not None else scrambled(nu, key, _QUERIES)
-    many = [tokens] * len(those) if tokens is not None else scrambled(mu, key, _TOKENS)
+    for_tokens, for_queries = two_keys(key)
+    those = [queries] if queries is not None else scrambled(nu, for_queries, _QUERIES)
+    many = [tokens] * len(those) if tokens is not None else scrambled(mu, for_tokens, _TOKENS)
     those = those * len(many) if len(those) == 1 else those
     return list(zip(many, those, strict=True)), words
 

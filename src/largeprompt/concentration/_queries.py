@@ -113,6 +113,14 @@ def scrambled(law: AbstractMeasure, key: KeyInput | None, exponent: int) -> list
     ]
 
 
+def two_keys(key: KeyInput | None) -> tuple[KeyInput | None, KeyInput | None]:
+    """One key for the tokens and one for the queries: with a common one their points would coincide."""
+    if key is None:
+        return None, None
+    first, second = jax.random.split(_checks.key(key))
+    return first, second
+
+
 def averages(
     law: AbstractMeasure,
     M: np.ndarray,

@@ -32,10 +32,12 @@ from ..measures import (
     Sphere,
     Uniform,
 )
+from ..measures.transforms import without_spread
 from ..prompts._exact import exact
 from ._errors import check_dimensions
 from ._provenance import attributes
-from ._queries import few_points, finite_support, scrambled
+from ._queries import few_points, finite_support, scrambled, two_keys
+from .rates import covariance_root
 
 ORDERS = (0, 4, 8)
 _HALF = max(ORDERS) // 2
@@ -88,25 +90,25 @@ def _numbers(*arrays: jax.Array) -> list[np.ndarray]:
     return [np.asarray(a, np.float64) for a in arrays]
 
 
-def _root(cov: np.ndarray) -> np.ndarray:
-    values, axes = np.linalg.eigh(cov)
-    return axes * np.sqrt(np.maximum(values, 0.0))
-
-
 def _tilted(head: Head, mu: AbstractMeasure, nu: AbstractMeasure, key: KeyInput | None) -> _Moments:
-    mu, nu = (_as_gaussian(law) for law in (mu, nu))
+    mu, nu = (without_spread(law) if isinstance(law, Dirac) else law for law in (mu, nu))
     if isinstance(mu, Gaussian) and isinstance(nu, Gaussian):
         # given z, x is N(m + GUz, G): (x, z) is one Gaussian vector
         U, G, m, C, a = _numbers(head.U, mu.covariance, mu.centre, nu.covariance, nu.centre)
         through, d = G @ U, len(G)
-        factor = np.block([[_root(G), through @ _root(C)], [np.zeros((d, d)), _root(C)]])
+        factor = np.block(
+            [
+                [covariance_root(G), through @ covariance_root(C)],
+                [np.zeros((d, d)), covariance_root(C)],
+            ]
+        )
         value = _even_moments(np.concatenate([m + through @ a, a]), factor, d)
         return _Moments(value, np.zeros_like(value))
     return _estimated(head, mu, nu, key, normalised=True)
 
 
 def _joint(head: Head, mu: AbstractMeasure, nu: AbstractMeasure, key: KeyInput | None) -> _Moments:
-    mu, nu = (_as_gaussian(law) for law in (mu, nu))
+    mu, nu = (without_spread(law) if isinstance(law, Dirac) else law for law in (mu, nu))
     if isinstance(mu, Gaussian) and isinstance(nu, Gaussian):
         return _joint_gaussian(head, mu, nu)
     if isinstance(mu, Mixture) or isinstance(nu, Mixture):  # linear in both laws
@@ -127,12 +129,6 @@ def _joint(head: Head, mu: AbstractMeasure, nu: AbstractMeasure, key: KeyInput |
             "neither law is known to be bounded: no finite value can be certified from points",
         )
     return _estimated(head, mu, nu, key, normalised=False)
-
-
-def _as_gaussian(law: AbstractMeasure) -> AbstractMeasure:
-    if isinstance(law, Dirac):
-        return Gaussian(law.point, jnp.zeros((law.dim, law.dim)), check=False)
-    return law
 
 
 def _components(law: AbstractMeasure) -> list[tuple[float, AbstractMeasure]]:
@@ -157,7 +153,7 @@ def _bounded(law: AbstractMeasure) -> bool:
 def _joint_gaussian(head: Head, mu: Gaussian, nu: Gaussian) -> _Moments:
     """x = m + Bg, z = a + Dh: under e^{<x,Uz>} the vector (g, h) is Gaussian with precision I - [[0, B'UD], [., 0]]."""
     U, G, m, C, a = _numbers(head.U, mu.covariance, mu.centre, nu.covariance, nu.centre)
-    d, B, D = len(G), _root(G), _root(C)
+    d, B, D = len(G), covariance_root(G), covariance_root(C)
     coupling = B.T @ U @ D
     size = float(np.linalg.norm(coupling, 2))
     if size >= 1:
@@ -234,8 +230,9 @@ def _estimated(
 ) -> _Moments:
     """Weighted sums over points of both laws; exact where both are discrete."""
     exact_tokens, exact_queries = finite_support(mu), few_points(nu)
-    tokens = [exact_tokens] if exact_tokens is not None else scrambled(mu, key, _TOKENS)
-    queries = [exact_queries] if exact_queries is not None else scrambled(nu, key, _POINTS)
+    for_tokens, for_queries = two_keys(key)
+    tokens = [exact_tokens] if exact_tokens is not None else scrambled(mu, for_tokens, _TOKENS)
+    queries = [exact_queries] if exact_queries is not None else scrambled(nu, for_queries, _POINTS)
     count = max(len(tokens), len(queries))
     tokens, queries = (part * count if len(part) == 1 else part for part in (tokens, queries))
     values = []

@@ -4,19 +4,18 @@ from collections.abc import Callable
 from typing import Literal
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import xarray as xr
 from jaxtyping import Array
 
 from .. import _checks
 from .._typing import ArrayInput, KeyInput
-from ..attention import Head, attend, attend_jacobians
+from ..attention import Head
 from ..measures import AbstractMeasure, Gaussian
 from ..prompts import estimate
 from ..prompts._arguments import whole_length
 from ..prompts._exact import exact
-from ..prompts.sampling import sample_outputs
+from ..prompts.estimate import replicate
 from ._errors import Values, average_error, check_dimensions
 from ._provenance import attributes, checked_lengths, longest
 from ._quantities import Quantity, checked_quantity
@@ -135,19 +134,13 @@ def _squared_error(
     head: Head, mu: AbstractMeasure, nu: AbstractMeasure, quantity: Quantity, L: int
 ) -> Callable[[Array], Array]:
     """The squared error of one prompt at one query, as a function of its key."""
+    gaussian_output = quantity == "output" and isinstance(mu, Gaussian)
+    route = "scores" if gaussian_output else "tokens"  # the former is exact in law, and cheaper
 
     def one(key: Array) -> Array:
         for_query, for_prompt = jax.random.split(key)
         z = nu.sample(for_query, 1).points[0]
-        if quantity == "output" and isinstance(mu, Gaussian):  # exact in law from the scores alone
-            output = sample_outputs(for_prompt, head, mu, z, L, 1)[0]
-            return jnp.sum((output - attend(head, mu, z)) ** 2)
-        prompt = mu.sample(for_prompt, L)
-        if quantity == "output":
-            return jnp.sum((attend(head, prompt, z) - attend(head, mu, z)) ** 2)
-        field = quantity.removeprefix("gradient_")
-        pair = [getattr(attend_jacobians(head, law, z), field) for law in (prompt, mu)]
-        return jnp.sum((pair[0] - pair[1]) ** 2)
+        return replicate(f"{quantity}_error", head, mu, z, L, route)(for_prompt)
 
     return one
 

@@ -39,10 +39,13 @@ def sharp_exponent(kappa: ArrayInput) -> float:
 def steepness(head: Head, mu: Gaussian, nu: Gaussian) -> float:
     """The kappa = lambda_max(C^{1/2} U'GU C^{1/2}) of tokens N(., G) and queries N(., C): what `sharp_exponent` takes."""
     U, G, C = (np.asarray(a, np.float64) for a in (head.U, mu.covariance, nu.covariance))
-    tokens = np.linalg.eigh(G)
-    queries = np.linalg.eigh(C)
-    root_G, root_C = (axes * np.sqrt(np.maximum(values, 0)) for values, axes in (tokens, queries))
-    return float(np.linalg.norm(root_G.T @ U @ root_C, 2) ** 2)
+    return float(np.linalg.norm(covariance_root(G).T @ U @ covariance_root(C), 2) ** 2)
+
+
+def covariance_root(cov: np.ndarray) -> np.ndarray:
+    """A matrix B with B B' = cov, singular ones included."""
+    values, axes = np.linalg.eigh(cov)
+    return axes * np.sqrt(np.maximum(values, 0.0))
 
 
 class Regime(NamedTuple):

@@ -157,6 +157,11 @@ def affine_image(
             return AffineImage(measure, A, b)
 
 
+def without_spread(measure: Dirac) -> Gaussian:
+    """A point mass as the Gaussian of covariance zero: formulas for Gaussians then serve it too."""
+    return Gaussian(measure.point, jnp.zeros((measure.dim, measure.dim)), check=False)
+
+
 def independent_sum(first: AbstractMeasure, second: AbstractMeasure) -> AbstractMeasure:
     """The law of x + y, x and y independent: Gaussians add up to a Gaussian, a point mass only shifts."""
     first, second = _checks.measures("the terms of a sum", (first, second), AbstractMeasure)

@@ -26,10 +26,8 @@ LENGTH = _Rule(
 )
 
 
-_RESOLVED, _SHORT = (
-    40.0,
-    100.0,
-)  # beyond, with fewer tokens, the nodes of the Laplace rule do not suffice
+# beyond this sigma, with fewer tokens than this, the nodes of the Laplace rule do not suffice
+RESOLVED, SHORT = 40.0, 100.0
 
 
 def _known(name: str, value: ArrayInput) -> np.ndarray:
@@ -75,11 +73,11 @@ def checked(
             )
         ) from error
     deviation, length = results
-    unresolved = (deviation > _RESOLVED) & (length < _SHORT)
+    unresolved = (deviation > RESOLVED) & (length < SHORT)
     deviation = _checks.require(
         deviation,
         unresolved,
-        rule=f"sigma must be at most {_RESOLVED:g} for prompts of fewer than {_SHORT:g} tokens",
+        rule=f"sigma must be at most {RESOLVED:g} for prompts of fewer than {SHORT:g} tokens",
         received="a larger sigma with a shorter prompt",
         fix="scale the head down, or sample: one token takes nearly all the weight there",
     )

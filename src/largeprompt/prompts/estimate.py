@@ -68,7 +68,7 @@ def estimate(
                 "relative_error must be > 0", repr(relative_error), "pass for example 0.01"
             )
         )
-    one = quantity if callable(quantity) else _replicate(quantity, head, mu, z, L, route)
+    one = quantity if callable(quantity) else replicate(quantity, head, mu, z, L, route)
     draw = eqx.filter_jit(
         lambda indices: jax.vmap(lambda i: one(jax.random.fold_in(key, i)))(indices)
     )
@@ -107,7 +107,7 @@ def _summary(values: np.ndarray) -> Estimate:
     return Estimate(values.mean(axis=0), error, n)
 
 
-def _replicate(quantity, head, mu, z, L, route) -> Callable[[Key[Array, ""]], Array]:
+def replicate(quantity, head, mu, z, L, route) -> Callable[[Key[Array, ""]], Array]:
     """The quantity of one prompt, as a function of its key."""
     if quantity not in _QUANTITIES:
         raise ValueError(

@@ -9,7 +9,7 @@ their average over a Gaussian vector xi with quadratic form s = xi'M xi, lambda_
 
     E[h(xi'M xi) xi'Q xi] = sum_n W_n det(I + 2 p_n M)^{-1/2} tr(Q (I + 2 p_n M)^{-1}):
 
-no quadrature over the vector, differentiable to every order, at a cost that depends neither on L nor on accuracy.
+no quadrature over the vector, differentiable, at a cost that does not depend on L.
 
 The exponents: a few real ones that match h to fourth order at s = 0, and the nodes of the inverse Laplace transform of the rest on
 the line Re p = -c, c = 1/(4 lambda), halfway between the pole of the transform at 0 (h tends to 1) and the singularity of the
@@ -25,6 +25,7 @@ import numpy as np
 from jaxtyping import Array, Complex, Float
 from numpy.polynomial import legendre
 
+from ._domain import RESOLVED, SHORT
 from .participation import participation
 
 LARGEST = 16.0  # Frobenius norm of M
@@ -122,10 +123,9 @@ def _line(rung: float) -> tuple[np.ndarray, np.ndarray]:
 def _panels(L: float) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """Panels of s that grow with s, the projection on Legendre modes, and both functions at the Gauss points of each panel."""
     last = (_DROP + np.log(L)) * 4 * _RUNGS[-1]
-    if (
-        L < 100
-    ):  # where moments are known to sigma = 40: at the slowest line e^{-cs} has fallen to 1e-11 there
-        last = min(last, 1300.0)
+    if L < SHORT:
+        # the last panel reaches up to 12% further; on the slowest line e^{-cs} has fallen to 6e-10 there
+        last = min(last, 0.85 * RESOLVED**2)
     edges = [0.0]
     while edges[-1] < last:
         edges.append(edges[-1] + max(1.0, 0.12 * edges[-1]))

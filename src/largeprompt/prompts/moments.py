@@ -11,6 +11,7 @@ from .. import _checks
 from .._typing import ArrayInput
 from ..attention import Head, attend
 from ..measures import AbstractMeasure, Dirac, Empirical, Gaussian
+from ..measures.transforms import without_spread
 from . import discrete, gaussian
 from ._arguments import pairs
 from ._exact import exact
@@ -20,7 +21,7 @@ from .gaussian import GradientError
 def _law(measure: AbstractMeasure, wanted: str) -> Gaussian | Empirical:
     """The measure as one of the two kinds of law with exact finite-prompt quantities."""
     if isinstance(measure, Dirac):
-        return Gaussian(measure.point, jnp.zeros((measure.dim, measure.dim)), check=False)
+        return without_spread(measure)
     if isinstance(measure, (Gaussian, Empirical)):
         return measure
     raise ValueError(

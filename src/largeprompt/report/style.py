@@ -1,19 +1,16 @@
 """One look for all figures: column width, colours every reader can tell apart, no global state."""
 
-import os
-import tempfile
 from pathlib import Path
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from .. import _checks
+from .._files import FIGURES, check_target, whole
 
 # Okabe & Ito, ordered by contrast on white
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 _WIDTH = 3.35  # inches: one column of a two-column page
-_SUFFIXES = (".pdf", ".png", ".svg")
 
 
 def new_figure(width: float = _WIDTH, height: float = 2.6) -> tuple[Figure, Axes]:
@@ -41,31 +38,9 @@ def legend(axes: Axes, **options) -> None:
 def save_figure(figure: Figure, path: str | Path) -> Path:
     """Write a figure as pdf, png or svg; an existing file is replaced only when the new one is complete."""
     target = Path(path)
-    if target.suffix.lower() not in _SUFFIXES:
-        raise ValueError(
-            _checks.message(
-                f"a figure file must end in one of {', '.join(_SUFFIXES)}",
-                repr(target.name),
-                "name it for example curve.pdf",
-            )
-        )
-    if not target.parent.is_dir():
-        raise ValueError(
-            _checks.message(
-                "the folder of a figure must exist", str(target.parent), "create it first"
-            )
-        )
-    handle, name = tempfile.mkstemp(suffix=target.suffix, dir=target.parent)
-    os.close(handle)
-    try:
-        # no date in the file: the same data give the same bytes
-        metadata = {".pdf": {"CreationDate": None}, ".svg": {"Date": None}}.get(
-            target.suffix.lower()
-        )
+    check_target(target, "figure", FIGURES)
+    # no date in the file: the same data give the same bytes
+    metadata = {".pdf": {"CreationDate": None}, ".svg": {"Date": None}}.get(target.suffix.lower())
+    with whole(target) as name:
         figure.savefig(name, dpi=300, metadata=metadata)
-        os.chmod(name, 0o644)
-        os.replace(name, target)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
     return target
