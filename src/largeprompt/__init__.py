@@ -32,6 +32,14 @@ if TYPE_CHECKING:
     from .concentration import regime as regime
     from .concentration import regime_map as regime_map
     from .concentration import sharp_exponent as sharp_exponent
+    from .dynamics import Comparison as Comparison
+    from .dynamics import Trajectory as Trajectory
+    from .dynamics import admissible_alpha as admissible_alpha
+    from .dynamics import balanced_init as balanced_init
+    from .dynamics import compare as compare
+    from .dynamics import gradient_flow as gradient_flow
+    from .dynamics import prompt_length_for_risk as prompt_length_for_risk
+    from .dynamics import transfer_curve as transfer_curve
     from .icl import BlockParams as BlockParams
     from .icl import FactoredParams as FactoredParams
     from .icl import HeadParams as HeadParams
@@ -132,6 +140,16 @@ _ROOMS = {
         "Task",
         "to_block",
         "to_factored",
+    ),
+    "dynamics": (
+        "Comparison",
+        "Trajectory",
+        "admissible_alpha",
+        "balanced_init",
+        "compare",
+        "gradient_flow",
+        "prompt_length_for_risk",
+        "transfer_curve",
     ),
     "report": (
         "plot_curve",

@@ -74,7 +74,12 @@ def attributes(
     found["configuration"] = json.dumps(
         {"head": describe(head), "mu": describe(mu), "nu": describe(nu)}
     )
-    found["largeprompt"], found["jax"] = __version__, jax.__version__
+    return found | versions(key)
+
+
+def versions(key: KeyInput | None) -> dict[str, Any]:
+    """Versions, backend, precision and key."""
+    found: dict[str, Any] = {"largeprompt": __version__, "jax": jax.__version__}
     found["backend"], found["dtype"] = jax.default_backend(), "float64"
     if key is not None:
         data = (

@@ -1,7 +1,6 @@
 """Linear regression in context with Gaussian inputs: the task of Sections 5 and 6 of Boursier & Boyer, exact at every length."""
 
 import math
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -20,13 +19,11 @@ from ..prompts.exponential import LARGEST, exponential_table
 from ..prompts.quasi import representative
 from ._exact_risk import Problem, block_linear, block_softmax, general_linear, general_softmax
 from .params import BlockParams, Params
-from .task import Attention, Task, checked_attention, checked_length
+from .task import Attention, RiskFunction, Task, checked_attention, checked_length
 
 _TASKS = 7  # 2^7 quasi-random tasks and their negatives represent the law of w, where the risk needs all of it
 _REPLICATES = 8
 _PROMPTS = 4096  # Wishart matrices behind the risk of ridge regression
-
-RiskFunction = Callable[[Params], Float[Array, ""]]
 
 
 class LinearRegression(Task):
@@ -105,6 +102,20 @@ class LinearRegression(Task):
         """
         return eqx.Partial(_risk, *self._ingredients(L, attention), tasks)
 
+    def objective(
+        self,
+        L: ArrayInput,
+        attention: Attention = "softmax",
+        *,
+        like: Params,
+        key: KeyInput | None = None,
+    ) -> RiskFunction:
+        """The exact risk of a head in block form; of another head its average over 64 quasi-random tasks drawn from `key`."""
+        self._check_size(like)
+        if isinstance(like, BlockParams):
+            return self.risk_function(L, attention)
+        return self.risk_function(L, attention, self.tasks(_needed(key), 5))
+
     def _ingredients(self, L: ArrayInput, attention: Attention) -> tuple[Problem, Any]:
         checked_attention(attention)
         length = checked_length(L)
@@ -130,18 +141,10 @@ class LinearRegression(Task):
         self._check_size(params)
         if isinstance(params, BlockParams):
             return _inside(_compiled_risk(*self._ingredients(L, attention), None, params))
-        if key is None:
-            raise ValueError(
-                _checks.message(
-                    "the risk of a head that is not in block form is averaged over random tasks and needs a key",
-                    "key=None",
-                    "pass key=jax.random.key(0), or BlockParams",
-                )
-            )
         values = np.stack(
             [
                 np.asarray(_compiled_risk(*self._ingredients(L, attention), self.tasks(k), params))
-                for k in jax.random.split(_checks.key(key), _REPLICATES)
+                for k in jax.random.split(_needed(key), _REPLICATES)
             ]
         )
         _inside(values)
@@ -205,6 +208,18 @@ class LinearRegression(Task):
         from .minimise import minimise_block
 
         return Minimiser(*minimise_block(self, checked_length(L), attention))
+
+
+def _needed(key: KeyInput | None) -> Key[Array, ""]:
+    if key is None:
+        raise ValueError(
+            _checks.message(
+                "the risk of a head that is not in block form is averaged over random tasks and needs a key",
+                "key=None",
+                "pass key=jax.random.key(0), or BlockParams",
+            )
+        )
+    return _checks.key(key)
 
 
 class Minimiser(NamedTuple):

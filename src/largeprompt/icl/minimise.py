@@ -12,10 +12,10 @@ from jaxtyping import Array, Float
 
 from .. import _checks
 from .params import BlockParams
-from .task import Attention
+from .task import Attention, RiskFunction
 
 if TYPE_CHECKING:
-    from .linear_regression import LinearRegression, RiskFunction
+    from .linear_regression import LinearRegression
 
 _STEPS = 512
 _NEWTON = 24
@@ -56,7 +56,7 @@ def best_linear(task: "LinearRegression", L: float) -> BlockParams:
 
 
 @eqx.filter_jit
-def _descend(function: "RiskFunction", start: BlockParams) -> BlockParams:
+def _descend(function: RiskFunction, start: BlockParams) -> BlockParams:
     """BFGS, then Newton, in the coordinates (N, ln b), N = bA.
 
     At large L the risk is a valley along N = const whose bottom falls by O(1/L) only: straight in these coordinates, so that Newton's

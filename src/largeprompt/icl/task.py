@@ -2,10 +2,12 @@
 
 import abc
 import math
+from collections.abc import Callable
 from typing import Any, Literal
 
 import equinox as eqx
 import jax
+import jax.numpy as jnp
 from jaxtyping import Array, Float, Key
 
 from .. import _checks
@@ -17,6 +19,9 @@ from ..prompts._arguments import whole_length
 from .params import Params
 
 Attention = Literal["softmax", "linear"]
+RiskFunction = Callable[[Params], Float[Array, ""]]
+
+_PROMPTS = 256  # behind the objective of a task whose risk is not known
 
 
 class Task(eqx.Module):
@@ -59,23 +64,68 @@ class Task(eqx.Module):
         """E loss over tasks, prompts of L tokens and queries, by Monte Carlo; L = infinity attends to the measure itself."""
         checked_attention(attention)
         length = checked_length(L)
-        operator = attend if attention == "softmax" else attend_linear
-        head = params.head
 
         def one(key: Key[Array, ""]) -> Float[Array, ""]:
-            for_task, for_prompt, for_query = jax.random.split(key, 3)
-            task = self.sample_task(for_task)
-            law = self.tokens(task)
-            if math.isfinite(length):
-                law = law.sample(for_prompt, whole_length(length))
-            query, target = self.sample_query(for_query, task)
-            return self.loss(operator(head, law, query)[0], target)
+            return self._loss_of(params, attention, *self._draw(key, length))
 
         size = self.dim * (length if math.isfinite(length) else 1)
         batch = int(max(1, min(128, 2**22 // size)))
         return estimate(
             key, one, relative_error=relative_error, max_replicates=max_replicates, batch=batch
         )
+
+    def _draw(self, key: Key[Array, ""], length: float) -> tuple[AbstractMeasure, Array, Array]:
+        """A prompt of `length` tokens (at infinity the law of its tokens), a query and its target."""
+        for_task, for_prompt, for_query = jax.random.split(key, 3)
+        task = self.sample_task(for_task)
+        law = self.tokens(task)
+        if math.isfinite(length):
+            law = law.sample(for_prompt, whole_length(length))
+        return law, *self.sample_query(for_query, task)
+
+    def _loss_of(
+        self,
+        params: Params,
+        attention: Attention,
+        law: AbstractMeasure,
+        query: Array,
+        target: Array,
+    ) -> Float[Array, ""]:
+        operator = attend if attention == "softmax" else attend_linear
+        return self.loss(operator(params.head, law, query)[0], target)
+
+    def objective(
+        self,
+        L: ArrayInput,
+        attention: Attention = "softmax",
+        *,
+        like: Params,
+        key: KeyInput | None = None,
+    ) -> RiskFunction:
+        """The risk as a function of parameters of the form of `like`, to differentiate and to descend.
+
+        Exact where the task knows its risk; otherwise the mean loss over prompts drawn once from `key`.
+        """
+        checked_attention(attention)
+        self._needs_key(key)
+        length = checked_length(L)
+        draw = jax.vmap(lambda key: self._draw(key, length))
+        return eqx.Partial(
+            _mean_loss,
+            self,
+            attention,
+            eqx.filter_jit(draw)(jax.random.split(_checks.key(key), _PROMPTS)),
+        )
+
+    def _needs_key(self, key: KeyInput | None) -> None:
+        if key is None:
+            raise ValueError(
+                _checks.message(
+                    f"the risk of a {type(self).__name__} is sampled and needs a key",
+                    "key=None",
+                    "pass key=jax.random.key(0)",
+                )
+            )
 
     def risk(
         self,
@@ -88,15 +138,12 @@ class Task(eqx.Module):
         """The risk at prompt length L: a number where the task knows a formula, otherwise the `Estimate` of `sampled_risk`, which
         needs a `key`.
         """
-        if key is None:
-            raise ValueError(
-                _checks.message(
-                    f"the risk of a {type(self).__name__} is sampled and needs a key",
-                    "key=None",
-                    "pass key=jax.random.key(0)",
-                )
-            )
+        self._needs_key(key)
         return self.sampled_risk(params, L, attention, key=key)
+
+
+def _mean_loss(task: Task, attention: Attention, draws: Any, params: Params) -> Float[Array, ""]:
+    return jnp.mean(jax.vmap(lambda draw: task._loss_of(params, attention, *draw))(draws))
 
 
 def checked_attention(attention: str) -> None:

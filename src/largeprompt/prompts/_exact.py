@@ -56,7 +56,7 @@ def _widened(tree: Any) -> Any:
     """Every floating-point array of the tree in float64; other leaves as they are."""
 
     def widen(leaf: Any) -> Any:
-        if eqx.is_inexact_array(leaf):
+        if eqx.is_inexact_array(leaf) and not jnp.iscomplexobj(leaf):
             return leaf.astype(jnp.float64)
         if isinstance(leaf, np.ndarray) and leaf.dtype.kind == "f":
             return leaf.astype(np.float64)

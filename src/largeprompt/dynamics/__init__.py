@@ -1,0 +1,10 @@
+"""Training: gradient flow and descent, at finite and infinite prompt length."""
+
+from .flow import gradient_flow as gradient_flow
+from .initial import admissible_alpha as admissible_alpha
+from .initial import balanced_init as balanced_init
+from .length import prompt_length_for_risk as prompt_length_for_risk
+from .trajectory import Trajectory as Trajectory
+from .transfer import Comparison as Comparison
+from .transfer import compare as compare
+from .transfer import transfer_curve as transfer_curve

@@ -1,0 +1,156 @@
+"""One stretch of a gradient flow, by diffrax."""
+
+from typing import NamedTuple
+
+import diffrax
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.flatten_util import ravel_pytree
+from jaxtyping import Array, Float
+
+from ..icl.params import BlockParams, FactoredParams, HeadParams, Params
+from ..icl.task import RiskFunction
+
+
+class Tolerances(NamedTuple):
+    """`goal` is the norm of the gradient at which a stretch ends; `rtol` and `atol` are those of the solver."""
+
+    goal: float
+    rtol: float
+    atol: float
+
+
+class Stretch(NamedTuple):
+    """What a stretch recorded, where it ended, and whether the solver was content."""
+
+    times: np.ndarray
+    points: np.ndarray
+    last_time: float
+    last_point: Float[Array, " n"]
+    content: bool
+
+
+def follow(
+    risk: RiskFunction,
+    like: Params,
+    start: Float[Array, " n"],
+    t0: float,
+    t1: float,
+    times: np.ndarray | None,
+    tolerances: Tolerances,
+    *,
+    implicit: bool,
+    most_steps: int,
+) -> Stretch:
+    """y' = -grad R(y) from t0 until t1 or until |grad R| <= goal, recorded at `times` or, if that is None, at every step."""
+    # In units of t0 the change of y over the stretch is of order one, whatever t0: the stages of the implicit solver are solved to an
+    # absolute tolerance on y'.
+    unit = max(t0, 1e-3) if implicit else 1.0
+    straight = implicit and isinstance(like, BlockParams) and bool(abs(start[-1]) > 1e-3)
+    scaled = None if times is None else jnp.asarray(np.clip(times, t0, t1) / unit)
+    numbers = [jnp.asarray(x, jnp.float64) for x in (t0 / unit, t1 / unit, unit, *tolerances)]
+    ts, ys, last, point, okay = _solve(
+        risk, like, start, *numbers, scaled, implicit, straight, most_steps
+    )
+    last_time = min(float(last) * unit, t1)
+    recorded = np.asarray(ts) * unit if times is None else times
+    # the start of this stretch is the end of the one before
+    kept = (recorded > t0) & (recorded <= last_time) & np.all(np.isfinite(ys), axis=1)
+    return Stretch(recorded[kept], np.asarray(ys)[kept], last_time, point, bool(okay))
+
+
+@eqx.filter_jit
+def _solve(
+    risk: RiskFunction,
+    like: Params,
+    start: Float[Array, " n"],
+    t0: Array,
+    t1: Array,
+    unit: Array,
+    goal: Array,
+    rtol: Array,
+    atol: Array,
+    times: Array | None,
+    implicit: bool,
+    straight: bool,
+    most_steps: int,
+) -> tuple[Array, Array, Array, Array, Array]:
+    restore = ravel_pytree(like)[1]
+    gradient = jax.grad(lambda y: risk(restore(y)))
+    chart, back, push = _STRAIGHT if straight else _PLAIN
+
+    def field(t: Array, x: Array, args: None) -> Array:
+        y = back(x)
+        return -unit * push(y, gradient(y))
+
+    def arrived(t: Array, x: Array, args: None, **_: object) -> Array:
+        return jnp.linalg.norm(gradient(back(x))) <= goal
+
+    solution = diffrax.diffeqsolve(
+        diffrax.ODETerm(field),
+        diffrax.Kvaerno3() if implicit else diffrax.Dopri8(),
+        t0=t0,
+        t1=t1,
+        dt0=jnp.minimum(1e-2, (t1 - t0) / 10),
+        y0=chart(start),
+        saveat=diffrax.SaveAt(
+            subs=[diffrax.SubSaveAt(steps=times is None, ts=times), diffrax.SubSaveAt(t1=True)]
+        ),
+        stepsize_controller=diffrax.PIDController(rtol=rtol, atol=atol),
+        event=diffrax.Event(arrived),
+        max_steps=most_steps,
+        adjoint=diffrax.ForwardMode(),  # nothing is differentiated through the solver: half the compilation
+        throw=False,
+    )
+    assert solution.ts is not None
+    assert solution.ys is not None
+    (ts, last_time), (ys, last_point) = solution.ts, solution.ys
+    points = jax.vmap(back)(ys)
+    return ts, points, last_time[0], back(last_point[0]), diffrax.is_okay(solution.result)
+
+
+def _multiplied(y: Float[Array, " n"]) -> Float[Array, " n"]:
+    """(A, b) -> (bA, b). The valley b Sig A = I is a straight line there: the Jacobian of one step serves all its stages."""
+    return jnp.append(y[:-1] * y[-1], y[-1])
+
+
+def _divided(x: Float[Array, " n"]) -> Float[Array, " n"]:
+    """(N, b) -> (N/b, b)."""
+    return jnp.append(x[:-1] / x[-1], x[-1])
+
+
+def _pushed(y: Float[Array, " n"], dy: Float[Array, " n"]) -> Float[Array, " n"]:
+    """The change of (bA, b) that goes with a change of (A, b)."""
+    return jnp.append(y[-1] * dy[:-1] + y[:-1] * dy[-1], dy[-1])
+
+
+_STRAIGHT = _multiplied, _divided, _pushed
+_PLAIN = (lambda y: y), (lambda x: x), (lambda y, dy: dy)
+
+
+@eqx.filter_jit
+def look(
+    risk: RiskFunction, like: Params, ys: Float[Array, "points n"]
+) -> tuple[Array, Array, Array]:
+    """At some points of a flow: the risk, the norm of its gradient, and the share of the gradient along the valley."""
+    restore = ravel_pytree(like)[1]
+
+    def one(y: Float[Array, " n"]) -> tuple[Array, Array, Array]:
+        value, gradient = jax.value_and_grad(lambda y: risk(restore(y)))(y)
+        along = ravel_pytree(_rescaled(restore(y)))[0]
+        size, length = jnp.linalg.norm(gradient), jnp.linalg.norm(along)
+        whole = jnp.where(size * length > 0, size * length, 1.0)
+        return value, size, jnp.abs(gradient @ along) / whole
+
+    return jax.lax.map(one, ys)
+
+
+def _rescaled(params: Params) -> Params:
+    """The direction of (U, v) -> (U/c, cv), which leaves every prediction from an infinite prompt of Gaussian tokens as it is."""
+    if isinstance(params, BlockParams):
+        return BlockParams(-params.A, params.b)
+    if isinstance(params, HeadParams):
+        return HeadParams(-params.U, params.v)
+    return FactoredParams(-params.K, -params.Q, params.V, params.O, params.scale)

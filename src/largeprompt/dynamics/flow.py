@@ -1,0 +1,228 @@
+"""Gradient flow of the risk, at finite and infinite prompt length.
+
+At finite L there are two time scales: in time O(1) the flow reaches the valley b Sig A = I of the infinite-prompt minimisers, then it
+drifts along it in time O(L) towards the finite-L minimiser. An explicit solver of high order takes the descent, an implicit one
+the valley, decade by decade of time.
+"""
+
+import math
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.flatten_util import ravel_pytree
+
+from .. import _checks
+from .._typing import ArrayInput, KeyInput
+from ..icl import LinearRegression, Task
+from ..icl.params import Params
+from ..icl.task import Attention, RiskFunction, checked_length
+from ..prompts._exact import exact
+from ._solver import Stretch, Tolerances, follow, look
+from .trajectory import Phase, Trajectory
+
+_CHUNK = 64  # points of a flow looked at in one call
+_FLOOR = 1e-13  # gradients below are rounding
+_FALLEN = (
+    0.1  # of the first gradient: the descent is nearly over, and this many times its duration ..
+)
+_LONGER = 4.0  # .. the explicit solver still follows
+_ALONG = 0.9  # share of the gradient along the valley from which on the flow is in it
+_NOISE = 3e-15  # rounding of a gradient: no solution over a time t is sharper than this times t
+_DESCENT, _VALLEY, _INFINITE = 512, 2048, 16384  # most steps of a stretch
+_SHARPER = 1e-4  # tolerances of the explicit solver, relative to those in the valley
+
+
+@exact
+def gradient_flow(
+    task: Task,
+    params: Params,
+    L: ArrayInput,
+    t1: ArrayInput | None = None,
+    attention: Attention = "softmax",
+    *,
+    saveat: ArrayInput | None = None,
+    stationary: float | None = None,
+    rtol: float = 1e-6,
+    atol: float = 1e-8,
+    key: KeyInput | None = None,
+) -> Trajectory:
+    """d theta/dt = -grad R_L(theta) from `params`, until time `t1` or, if that is None, until it is stationary.
+
+    The risk is exact for `LinearRegression` in block form. For other heads it is averaged over quasi-random tasks, for other
+    tasks over sampled prompts, the same ones at all times: both need a `key`.
+
+    **Arguments:** `saveat` are times to record (all steps of the solver if None); the last point is always recorded. `stationary` is
+    the gradient norm at which the flow counts as arrived, by default 1e-4 / L (1e-9 at infinity): the drift along the valley is of
+    order 1/L. `rtol` and `atol` are the tolerances in the valley; the descent is followed to 1e-4 of them.
+
+    **Returns:** a `Trajectory`. A run that did not arrive is returned too: `status` says what ended it and what to do.
+
+    >>> import jax.numpy as jnp
+    >>> import largeprompt as lp
+    >>> task = lp.LinearRegression(jnp.eye(1))
+    >>> run = lp.gradient_flow(task, lp.BlockParams(jnp.eye(1), 1.0), L=100)
+    >>> print(run.phase, round(float(run.final.A[0, 0]), 3), round(float(run.final.b), 3))
+    stationary 0.747 1.322
+    """
+    length = checked_length(L)
+    default = max(_FLOOR, min(1e-4, 1e-4 / length)) if math.isfinite(length) else 1e-9
+    goal = _checks.number(
+        "stationary", default if stationary is None else stationary, "pass 1e-8", above=0.0
+    )
+    end = _checks.number(
+        "t1", math.inf if t1 is None else t1, "pass a time > 0, or None", above=0.0, finite=False
+    )
+    times = None if saveat is None else _increasing(saveat)
+    params = jax.tree.map(lambda a: jnp.asarray(a, jnp.float64), params)
+    risk = task.objective(length, attention, like=params, key=key)
+    run = _Run(risk, params, end, times, goal, rtol, atol)
+    pieces = run.all_the_way(math.isfinite(length) or not isinstance(task, LinearRegression))
+    return _trajectory(pieces, run, length, attention)
+
+
+def _increasing(saveat: ArrayInput) -> np.ndarray:
+    times = np.atleast_1d(np.asarray(saveat, np.float64))
+    if (
+        times.ndim != 1
+        or not np.all(np.isfinite(times))
+        or np.any(np.diff(times) <= 0)
+        or times[0] < 0
+    ):
+        raise ValueError(
+            _checks.message(
+                "saveat must be increasing times >= 0",
+                str(times.tolist()[:5]),
+                "pass for example np.geomspace(1e-2, 1e3, 50)",
+            )
+        )
+    return times
+
+
+class _Run(NamedTuple):
+    """One flow: what is followed, from where, how far and how exactly."""
+
+    risk: RiskFunction
+    start: Params
+    end: float
+    times: np.ndarray | None
+    goal: float
+    rtol: float
+    atol: float
+
+    def all_the_way(self, valley: bool) -> list[Stretch]:
+        """The stretches of the flow: the descent, and decades of the valley if there is one."""
+        flat = ravel_pytree(self.start)[0]
+        norm = float(look(self.risk, self.start, flat[None])[1][0])
+        if not math.isfinite(norm):
+            raise ValueError(
+                _checks.message(
+                    "a gradient flow must start where its risk is finite",
+                    "parameters with a risk or gradient that is not",
+                    "start from smaller parameters",
+                )
+            )
+        recorded = 1 if self.times is None or self.times[0] == 0 else 0
+        start = Stretch(np.zeros(recorded), np.asarray(flat)[None][:recorded], 0.0, flat, True)
+        if norm <= self.goal:
+            return [start]
+        if valley:
+            descent = max(self.goal, _FALLEN * norm)
+            pieces = [start, self._explicit(start, min(self.end, 1e3), descent, _DESCENT)]
+            longer = min(self.end, _LONGER * pieces[-1].last_time)
+            if longer > pieces[-1].last_time:
+                pieces.append(self._explicit(pieces[-1], longer, self.goal, _DESCENT))
+        else:
+            longer = min(self.end, 1e8)
+            pieces = [start, self._explicit(start, longer, self.goal, _INFINITE)]
+        arrived = pieces[-1].content and pieces[-1].last_time < 0.999 * longer
+        while not arrived and pieces[-1].last_time < min(self.end, 1e8 / self.goal):
+            piece = self._decade(pieces[-1])
+            pieces.append(piece)
+            if piece.last_time < 0.999 * self._decade_end(pieces[-2]):  # arrived, or gave up
+                break
+        return pieces
+
+    def _decade_end(self, before: Stretch) -> float:
+        return min(10 * max(before.last_time, 1e-3), self.end)
+
+    def _decade(self, before: Stretch) -> Stretch:
+        """The implicit solver, up to ten times the time reached."""
+        end = self._decade_end(before)
+        tolerances = Tolerances(self.goal, self.rtol, max(self.atol, _NOISE * end))
+        return self._follow(before, end, tolerances, True, _VALLEY)
+
+    def _explicit(self, before: Stretch, t1: float, goal: float, most_steps: int) -> Stretch:
+        """The explicit solver, to sharper tolerances."""
+        sharper = Tolerances(goal, self.rtol * _SHARPER, self.atol * _SHARPER)
+        return self._follow(before, t1, sharper, False, most_steps)
+
+    def _follow(
+        self,
+        before: Stretch,
+        t1: float,
+        tolerances: Tolerances,
+        implicit: bool,
+        most_steps: int,
+    ) -> Stretch:
+        return follow(
+            self.risk,
+            self.start,
+            before.last_point,
+            before.last_time,
+            t1,
+            self.times,
+            tolerances,
+            implicit=implicit,
+            most_steps=most_steps,
+        )
+
+
+def _trajectory(pieces: list[Stretch], run: _Run, L: float, attention: Attention) -> Trajectory:
+    """Keep what was recorded, and say in words how it ended."""
+    times = np.concatenate([piece.times for piece in pieces])
+    points = np.concatenate([piece.points for piece in pieces])
+    last = pieces[-1].last_time
+    if not len(times) or times[-1] < last:
+        times = np.append(times, last)
+        points = np.concatenate([points, np.asarray(pieces[-1].last_point)[None]])
+    pad = -len(points) % _CHUNK
+    chunks = np.pad(points, ((0, pad), (0, 0)), mode="edge").reshape(-1, _CHUNK, points.shape[1])
+    found = [look(run.risk, run.start, jnp.asarray(chunk)) for chunk in chunks]
+    risk, norm, along = (
+        np.concatenate([np.asarray(part[i]) for part in found])[: len(points)] for i in range(3)
+    )
+    if not np.all(np.isfinite(risk)):
+        raise ValueError(
+            _checks.message(
+                "a gradient flow must stay where its risk is finite",
+                f"a risk that is not at time {times[np.argmin(np.isfinite(risk))]:.3g}",
+                "start from smaller parameters",
+            )
+        )
+    phase: Phase = "descent"
+    if norm[-1] <= run.goal:
+        phase = "stationary"
+    elif along[-1] >= _ALONG:
+        phase = "valley"
+    reached = np.flatnonzero(along >= _ALONG)
+    params = jax.tree.map(np.asarray, jax.vmap(ravel_pytree(run.start)[1])(jnp.asarray(points)))
+    entered = float(times[reached[0]]) if reached.size else math.inf
+    status = _status(phase, last, float(norm[-1]), run, pieces[-1].content)
+    return Trajectory(run.risk, times, params, risk, norm, status, phase, entered, L, attention)
+
+
+def _status(phase: Phase, last: float, norm: float, run: _Run, content: bool) -> str:
+    """What ended the run, and what to do."""
+    if phase == "stationary":
+        return f"stationary at time {last:.4g}: gradient norm {norm:.1e} <= {run.goal:.1e}"
+    where = f"in the phase of {phase}: gradient norm {norm:.1e}"
+    if last >= run.end * (1 - 1e-12):
+        return f"reached t1 = {run.end:.4g} {where}; pass t1=None to go on until stationary"
+    if content:
+        return f"still not stationary at time {last:.4g} {where}; raise `stationary`"
+    return (
+        f"the solver gave up at time {last:.4g} {where}. To go on: start again from .final, loosen rtol and atol, or raise "
+        "`stationary`"
+    )

@@ -1,0 +1,56 @@
+"""The balanced initialisation of Boursier & Boyer."""
+
+import math
+import warnings
+
+import jax.numpy as jnp
+import numpy as np
+
+from .. import _checks
+from .._typing import ArrayInput
+from ..icl import BlockParams, LinearRegression
+from ..prompts._exact import exact
+
+
+def admissible_alpha(task: LinearRegression) -> float:
+    """sqrt(2) / (d^{1/4} |Sig|_op): the initialisation (9) of Boursier & Boyer asks for 0 < alpha below it.
+
+    >>> import jax.numpy as jnp
+    >>> import largeprompt as lp
+    >>> print(round(lp.admissible_alpha(lp.LinearRegression(jnp.eye(1))), 4))
+    1.4142
+    """
+    norm = float(np.linalg.norm(np.asarray(task.cov, np.float64), 2))
+    return math.sqrt(2) / (task.inputs**0.25 * norm) if norm > 0 else math.inf
+
+
+@exact
+def balanced_init(
+    task: LinearRegression, alpha: ArrayInput, theta: ArrayInput | None = None
+) -> BlockParams:
+    """A = alpha Th Th' / |Th Th'|_F and b = alpha, so that |A|_F = b; Th is the identity if None [Boursier & Boyer, (9)].
+
+    Warns where alpha lies outside the interval of the paper (`admissible_alpha`); the flow converges there too.
+
+    >>> import jax.numpy as jnp
+    >>> import largeprompt as lp
+    >>> start = lp.balanced_init(lp.LinearRegression(jnp.eye(4)), alpha=0.5)
+    >>> print(round(float(jnp.linalg.norm(start.A)), 6), float(start.b))
+    0.5 0.5
+    """
+    value = _checks.number("alpha", alpha, "pass a number > 0", above=0.0)
+    root = np.eye(task.inputs) if theta is None else _checks.finite("theta", theta)
+    root = _checks.shaped("theta", jnp.asarray(root), (task.inputs, "k"))
+    product = jnp.matmul(root, root.T, precision="highest")
+    norm = jnp.linalg.norm(product)
+    if not float(norm) > 0:
+        raise ValueError(
+            _checks.message("theta must not be zero", "a zero matrix", "pass jnp.eye(d)")
+        )
+    largest = admissible_alpha(task)
+    if value >= largest:
+        warnings.warn(
+            f"alpha = {value:g} lies outside the interval (0, {largest:.4g}) of the initialisation (9) of Boursier & Boyer",
+            stacklevel=3,
+        )
+    return BlockParams(value * product / norm, value)

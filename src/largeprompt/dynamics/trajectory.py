@@ -1,0 +1,41 @@
+"""What a training run leaves behind."""
+
+from typing import Any, Literal
+
+import equinox as eqx
+import jax
+import numpy as np
+from jaxtyping import Float
+
+from ..icl.task import RiskFunction
+
+Phase = Literal["descent", "valley", "stationary"]
+
+
+class Trajectory(eqx.Module):
+    """Parameters, risk and gradient norm along a gradient flow; `final` the last parameters, `status` what ended it and what to do.
+
+    `objective` is the risk that was descended, a function of parameters. `params` has the times on the first axis of every array. `phase` says where the run stopped: still in "descent"; in the
+    "valley" of the infinite-prompt minimisers, where it only exchanges scale between scores and read-out, (U, v) -> (U/c, cv), in time
+    O(L); or "stationary". `valley_entered` is the first time of the second phase, infinity if there was none.
+    """
+
+    objective: RiskFunction
+    times: Float[np.ndarray, " times"]
+    params: Any
+    risk: Float[np.ndarray, " times"]
+    gradient_norm: Float[np.ndarray, " times"]
+    status: str = eqx.field(static=True)
+    phase: Phase = eqx.field(static=True)
+    valley_entered: float = eqx.field(static=True)
+    L: float = eqx.field(static=True)
+    attention: str = eqx.field(static=True)
+
+    @property
+    def final(self) -> Any:
+        """The last parameters."""
+        return self.at(-1)
+
+    def at(self, index: int) -> Any:
+        """The parameters at one of the times."""
+        return jax.tree.map(lambda a: a[index], self.params)

@@ -1,0 +1,174 @@
+"""From the infinite prompt to the finite one: Theorem 4.3 and Lemma D.1 of Boursier & Boyer, measured."""
+
+import math
+from typing import NamedTuple
+
+import jax
+import numpy as np
+import xarray as xr
+from jax.flatten_util import ravel_pytree
+from jaxtyping import Float
+
+from .. import _checks
+from .._typing import ArrayInput, KeyInput
+from ..concentration._provenance import checked_lengths, versions
+from ..icl import Task
+from ..icl.params import Params
+from ..icl.task import Attention
+from ..prompts._exact import exact
+from ._ball import enclosing_ball, gradient_gap, steepest
+from .flow import gradient_flow
+from .trajectory import Trajectory
+
+
+class Comparison(NamedTuple):
+    """How far two flows from one point are apart, and how far Lemma D.1 allows them to be.
+
+    `parameter_gap` and `risk_gap` hold |theta_L(t) - theta_inf(t)| and |R_L(theta_L(t)) - R_inf(theta_inf(t))| at `times` > 0;
+    `limiting_risks` are the last risks of both. On the ball of `radius` around both flows, `beta` is the Lipschitz constant of
+    grad R_inf and `g2` the largest |grad R_L - grad R_inf|, both found by maximisation.
+    """
+
+    times: Float[np.ndarray, " times"]
+    parameter_gap: Float[np.ndarray, " times"]
+    risk_gap: Float[np.ndarray, " times"]
+    limiting_risks: tuple[float, float]
+    beta: float
+    g2: float
+    radius: float
+
+    @property
+    def log10_envelope(self) -> Float[np.ndarray, " times"]:
+        """log10 of g_2(L) t exp(beta t): the envelope itself overflows within a few dozen units of time."""
+        return np.log10(self.g2 * self.times) + self.beta * self.times / math.log(10)
+
+    @property
+    def informative_until(self) -> float:
+        """The last time at which the envelope is below the radius of the ball: later it says nothing."""
+        inside = self.times[self.log10_envelope <= math.log10(self.radius)]
+        return float(inside[-1]) if inside.size else 0.0
+
+
+@exact
+def compare(finite: Trajectory, infinite: Trajectory) -> Comparison:
+    """Gaps between a flow at finite L and one at infinite L from the same parameters, with the envelope of Lemma D.1.
+
+    |theta_L(t) - theta_inf(t)| <= g_2(L) t exp(beta_inf t). Both must be recorded at common times (`saveat`); a flow that became
+    stationary stays where it is.
+
+    >>> import jax.numpy as jnp, numpy as np
+    >>> import largeprompt as lp
+    >>> task, times = lp.LinearRegression(jnp.eye(1)), np.linspace(0.1, 2, 30)
+    >>> start = lp.balanced_init(task, 0.5)
+    >>> flows = [lp.gradient_flow(task, start, L, t1=2.0, saveat=times) for L in (1000, np.inf)]
+    >>> found = lp.compare(*flows)
+    >>> bool(np.all(np.log10(found.parameter_gap) <= found.log10_envelope))
+    True
+    """
+    times = _common_times(finite, infinite)
+    points, risks = zip(*(_held(run, times) for run in (finite, infinite)), strict=True)
+    if points[0].shape != points[1].shape:
+        raise ValueError(
+            _checks.message(
+                "two flows are compared in the same parameters",
+                f"{points[0].shape[1]} and {points[1].shape[1]} numbers",
+                "run both from the same kind and size of parameters",
+            )
+        )
+    centre, radius = enclosing_ball(np.concatenate(points))
+    like = infinite.final
+    return Comparison(
+        times,
+        np.linalg.norm(points[0] - points[1], axis=1),
+        np.abs(risks[0] - risks[1]),
+        (float(finite.risk[-1]), float(infinite.risk[-1])),
+        steepest(infinite.objective, like, centre, radius),
+        gradient_gap(finite.objective, infinite.objective, like, centre, radius),
+        radius,
+    )
+
+
+def _common_times(one: Trajectory, other: Trajectory) -> np.ndarray:
+    """Times > 0 at which both flows are known."""
+    times = np.union1d(one.times, other.times)
+    for run in (one, other):
+        known = np.isin(times, run.times)
+        if run.phase == "stationary":
+            known |= times > run.times[-1]
+        times = times[known]
+    times = times[times > 0]
+    if len(times) < 2:
+        raise ValueError(
+            _checks.message(
+                "two flows are compared at times both recorded",
+                f"{len(times)} common times",
+                "pass the same saveat to both, for example np.linspace(0.1, 10, 100)",
+            )
+        )
+    return times
+
+
+def _held(run: Trajectory, times: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Points and risks of a flow at the times, the last one for later times."""
+    index = np.minimum(np.searchsorted(run.times, times), len(run.times) - 1)
+    flat = jax.vmap(lambda params: ravel_pytree(params)[0])(run.params)
+    return np.asarray(flat)[index], run.risk[index]
+
+
+@exact
+def transfer_curve(
+    task: Task,
+    params: Params,
+    lengths: ArrayInput,
+    t1: ArrayInput,
+    attention: Attention = "softmax",
+    *,
+    points: int = 30,
+    key: KeyInput | None = None,
+) -> xr.Dataset:
+    """Theorem 4.3 along L: largest parameter and risk gaps over [0, t1], beta and g_2 of Lemma D.1, the risks at t1.
+
+    The attributes `parameter_gap_rate` and `risk_gap_rate` are the exponents of L fitted to the gaps.
+
+    >>> import jax.numpy as jnp
+    >>> import largeprompt as lp
+    >>> task = lp.LinearRegression(jnp.eye(1))
+    >>> found = lp.transfer_curve(task, lp.balanced_init(task, 0.5), [1e3, 1e4, 1e5], t1=2.0)
+    >>> print(round(found.attrs["parameter_gap_rate"], 2))
+    -0.99
+    """
+    grid = checked_lengths(lengths)
+    if not np.all(np.isfinite(grid)):
+        raise ValueError(
+            _checks.message(
+                "a transfer curve compares finite lengths with the infinite one",
+                str(grid.tolist()),
+                "leave infinity out of lengths",
+            )
+        )
+    end = _checks.number("t1", t1, "pass a time > 0", above=0.0)
+    times = np.linspace(0, end, _checks.count("points", points) + 1)[1:]
+
+    def flow(L: float) -> Trajectory:
+        return gradient_flow(task, params, L, end, attention, saveat=times, key=key)
+
+    limit = flow(math.inf)
+    runs = [flow(float(L)) for L in grid]
+    found = [compare(run, limit) for run in runs]
+    columns = {
+        "parameter_gap": [float(c.parameter_gap.max()) for c in found],
+        "risk_gap": [float(c.risk_gap.max()) for c in found],
+        "beta": [c.beta for c in found],
+        "g2": [c.g2 for c in found],
+        "log10_envelope": [float(c.log10_envelope[-1]) for c in found],
+        "informative_until": [c.informative_until for c in found],
+        "risk": [c.limiting_risks[0] for c in found],
+    }
+    data = xr.Dataset({k: ("length", np.array(v)) for k, v in columns.items()}, {"length": grid})
+    data.attrs = {"t1": end, "attention": attention, "infinite_risk": float(limit.risk[-1])}
+    data.attrs |= versions(key)
+    if len(np.unique(grid)) > 1:
+        for gap in ("parameter_gap", "risk_gap"):
+            slope, _ = np.polyfit(np.log(grid), np.log(data[gap].values), 1)
+            data.attrs[f"{gap}_rate"] = float(slope)
+    return data

@@ -1,0 +1,167 @@
+"""Gradient flow against SciPy's solvers, the paper's closed forms, and the minimiser found by another method."""
+
+import math
+import warnings
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import largeprompt as lp
+from tests.oracles import flow as oracle
+
+COV = np.array([[1.0, 0.5], [0.5, 1.5]])
+TASK = lp.LinearRegression(COV)
+KEY = jax.random.key(5)
+
+
+def _quiet_init(task, alpha, theta=None):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return lp.balanced_init(task, alpha, theta)
+
+
+def _start(alpha=0.3, seed=0):
+    theta = np.random.default_rng(seed).normal(size=(2, 2))
+    return _quiet_init(TASK, alpha, theta)
+
+
+@pytest.fixture(scope="module")
+def finite():
+    """One flow at L = 300, asked until it is stationary, every step recorded."""
+    return lp.gradient_flow(TASK, _start(), 300)
+
+
+def test_infinite_flow_is_the_one_printed_in_the_paper():
+    start, times = _start(), np.array([0.0, 0.5, 2.0, 5.0])
+    run = lp.gradient_flow(TASK, start, math.inf, 5.0, saveat=times)
+    A, b = oracle.infinite_flow(COV, np.asarray(start.A), float(start.b), times)
+    np.testing.assert_array_equal(run.times, times)
+    np.testing.assert_allclose(run.params.A, A, atol=1e-8)
+    np.testing.assert_allclose(run.params.b, b, atol=1e-8)
+    assert run.phase == "descent"
+    assert "reached t1 = 5" in run.status
+
+
+@pytest.mark.parametrize(("alpha", "seed"), [(0.1, 1), (0.3, 2), (3.0, 3)])  # the last lies outside
+def test_balance_is_conserved_and_the_limit_is_the_paper_s(alpha, seed):
+    rng = np.random.default_rng(seed)
+    factor = rng.normal(size=(2, 2))
+    cov = factor @ factor.T / 2 + 0.3 * np.eye(2)
+    task = lp.LinearRegression(cov)
+    run = lp.gradient_flow(task, _quiet_init(task, alpha, rng.normal(size=(2, 2))), math.inf)
+    balance = np.sum(run.params.A**2, axis=(1, 2)) - run.params.b**2
+    assert np.max(np.abs(balance)) < 1e-9
+    inverse = np.linalg.inv(cov)
+    b = np.trace(inverse @ inverse) ** 0.25
+    assert run.phase == "stationary"
+    np.testing.assert_allclose(run.final.b, b, rtol=1e-6)
+    np.testing.assert_allclose(run.final.A, inverse / b, atol=1e-6)
+
+
+def test_one_dimension_is_a_logistic_curve():
+    times = np.linspace(1, 4, 4)
+    task = lp.LinearRegression([[0.8]])
+    run = lp.gradient_flow(task, lp.BlockParams([[0.4]], 0.4), math.inf, 4.0, saveat=times)
+    expected = oracle.scalar_flow(0.8, 0.4, times)
+    np.testing.assert_allclose(run.params.A[:, 0, 0], expected, atol=1e-9)
+    np.testing.assert_allclose(run.params.b, expected, atol=1e-9)
+
+
+def test_one_dimension_at_finite_length_drifts_to_the_unbalanced_minimiser():
+    run = lp.gradient_flow(lp.LinearRegression(np.eye(1)), lp.BlockParams(np.eye(1), 1.0), 100)
+
+    def participation(sigma, L):
+        found = lp.participation(sigma, L)
+        return (np.asarray(p) for p in (found.p2, found.p3, found.p22))
+
+    every = slice(1, int(np.sum(run.times < 60)), 8)  # both phases
+    expected = oracle.scalar_finite_flow(participation, 1.0, 1.0, 1.0, 100, run.times[every])
+    found = np.stack([run.params.A[every, 0, 0], run.params.b[every]], axis=1)
+    np.testing.assert_allclose(found, expected, atol=1e-4)
+    assert run.phase == "stationary"
+    np.testing.assert_allclose([run.final.A[0, 0], run.final.b], [0.747, 1.322], atol=5e-4)
+
+
+def test_both_phases_are_visible_and_the_flow_ends_at_the_minimiser(finite):
+    found = TASK.minimiser(300)
+    assert finite.phase == "stationary"
+    assert finite.times[0] < finite.valley_entered < finite.times[-1]
+    np.testing.assert_allclose(finite.risk[-1], found.risk, rtol=1e-9)
+    np.testing.assert_allclose(finite.final.A, found.params.A, atol=1e-4)
+
+
+def test_risk_never_increases_along_its_own_flow(finite):
+    assert len(finite.risk) > 50
+    assert np.max(np.diff(finite.risk)) <= 1e-14
+
+
+def test_a_flow_stopped_in_the_valley_says_so(finite):
+    stopped = lp.gradient_flow(TASK, _start(), 300, 1.5 * finite.valley_entered)
+    assert stopped.phase == "valley"
+    assert "in the phase of valley" in stopped.status
+    assert stopped.times[-1] == 1.5 * finite.valley_entered
+
+
+def test_times_asked_for_lie_on_the_path(finite):
+    chosen = finite.times[[20, 40, -40, -20]]
+    run = lp.gradient_flow(TASK, _start(), 300, saveat=chosen)
+    np.testing.assert_array_equal(run.times[:4], chosen)
+    np.testing.assert_allclose(run.params.b[:4], finite.params.b[[20, 40, -40, -20]], rtol=1e-5)
+
+
+@pytest.mark.parametrize("L", [1e4, 1e9])
+def test_long_prompts_arrive(L):
+    run = lp.gradient_flow(TASK, _start(), L)
+    assert run.phase == "stationary"
+    np.testing.assert_allclose(run.risk[-1], TASK.minimiser(L).risk, rtol=1e-6, atol=1e-14)
+    assert run.valley_entered < 1e-2 * run.times[-1]
+    assert np.max(np.diff(run.risk)) <= 1e-14
+
+
+def test_linear_attention_ends_at_its_closed_form():
+    run = lp.gradient_flow(TASK, _start(), 50, attention="linear")
+    best = TASK.minimiser(50, "linear")
+    assert run.phase == "stationary"
+    np.testing.assert_allclose(run.risk[-1], best.risk, rtol=1e-9)
+
+
+def test_block_structure_is_preserved_at_finite_length():
+    task = lp.LinearRegression([[1.5]])
+    block = lp.BlockParams([[0.3]], 0.4)
+    run = lp.gradient_flow(task, block.general(), 30, 1.0, saveat=[0.5, 1.0], key=KEY)
+    U, v = run.final.U, run.final.v
+    assert max(abs(U[0, 1]), np.max(np.abs(U[1])), abs(v[0])) < 1e-12
+    same = lp.gradient_flow(task, block, 30, 1.0)
+    np.testing.assert_allclose([U[0, 0], v[1]], [same.final.A[0, 0], same.final.b], rtol=0.03)
+
+
+def test_other_tasks_descend_on_sampled_prompts():
+    task = lp.ProductRegression(lp.Rademacher(2))
+    run = lp.gradient_flow(
+        task, lp.BlockParams(0.3 * np.eye(2), 0.3).general(), 20, 2.0, saveat=[1.0, 2.0], key=KEY
+    )
+    assert run.risk[-1] < run.risk[0]
+    np.testing.assert_allclose(run.objective(run.final), run.risk[-1])
+
+
+def test_a_stationary_start_stays():
+    found = TASK.minimiser(20, "linear").params
+    run = lp.gradient_flow(TASK, found, 20, attention="linear")
+    assert run.times.tolist() == [0.0]
+    assert run.phase == "stationary"
+
+
+def test_balanced_init_warns_outside_the_interval():
+    with pytest.warns(UserWarning, match=r"outside the interval \(0, "):
+        start = lp.balanced_init(TASK, 2.0)
+    np.testing.assert_allclose(np.linalg.norm(start.A), 2.0)
+    largest = math.sqrt(2) / (2**0.25 * np.linalg.eigvalsh(COV)[-1])
+    np.testing.assert_allclose(lp.admissible_alpha(TASK), largest)
+
+
+def test_the_same_flow_in_32_bit_mode(finite):
+    with jax.enable_x64(False):
+        run = lp.gradient_flow(TASK, _start(), 300, 1.0)
+    assert run.final.b.dtype == jnp.float64

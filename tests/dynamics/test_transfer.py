@@ -1,0 +1,90 @@
+"""Gaps between finite and infinite flows, Lemma D.1's envelope, and L(eps)."""
+
+import math
+
+import jax
+import numpy as np
+import pytest
+
+import largeprompt as lp
+
+TASK = lp.LinearRegression(np.eye(1))
+START = lp.BlockParams([[0.5]], 0.5)
+TIMES = np.linspace(0.1, 3, 30)
+
+
+@pytest.fixture(scope="module")
+def flows():
+    return {L: lp.gradient_flow(TASK, START, L, 3.0, saveat=TIMES) for L in (100, 10_000, math.inf)}
+
+
+def test_gaps_are_those_of_the_recorded_paths(flows):
+    found = lp.compare(flows[100], flows[math.inf])
+    a, b = (flows[100].params, flows[math.inf].params)
+    gap = np.hypot(a.A[:, 0, 0] - b.A[:, 0, 0], a.b - b.b)
+    np.testing.assert_allclose(found.parameter_gap, gap)
+    np.testing.assert_allclose(found.risk_gap, np.abs(flows[100].risk - flows[math.inf].risk))
+    assert found.limiting_risks == (flows[100].risk[-1], flows[math.inf].risk[-1])
+
+
+def test_lemma_d_1_holds_and_gaps_shrink_with_the_prompt(flows):
+    near, far = (lp.compare(flows[L], flows[math.inf]) for L in (10_000, 100))
+    for found in (near, far):
+        assert np.all(np.log10(found.parameter_gap) <= found.log10_envelope)
+        np.testing.assert_allclose(
+            10**found.log10_envelope, found.g2 * TIMES * np.exp(found.beta * TIMES)
+        )
+    assert near.parameter_gap.max() < 0.02 * far.parameter_gap.max()
+    assert near.informative_until > far.informative_until
+
+
+def test_beta_and_g2_are_suprema_over_the_ball(flows):
+    """Against a dense grid of the disc: R_inf = 1/2 (ab - 1)^2, its Hessian by hand."""
+    found = lp.compare(flows[100], flows[math.inf])
+    points = np.concatenate(
+        [np.stack([f.params.A[:, 0, 0], f.params.b], 1) for f in (flows[100], flows[math.inf])]
+    )
+    centre = (points.min(0) + points.max(0)) / 2  # a slender cloud: the middle of its ends
+    angle, radius = np.meshgrid(np.linspace(0, 2 * np.pi, 181), np.linspace(0, 1, 21))
+    a = centre[0] + found.radius * (radius * np.cos(angle)).ravel()
+    b = centre[1] + found.radius * (radius * np.sin(angle)).ravel()
+    hessians = np.array([[b**2, 2 * a * b - 1], [2 * a * b - 1, a**2]]).transpose(2, 0, 1)
+    np.testing.assert_allclose(found.beta, np.abs(np.linalg.eigvalsh(hessians)).max(), rtol=0.02)
+
+    finite, limit = (jax.jit(jax.vmap(jax.grad(flows[L].objective))) for L in (100, math.inf))
+    disc = jax.vmap(lambda a, b: lp.BlockParams(a[None, None], b))(a, b)
+    one, other = finite(disc), limit(disc)
+    gaps = np.hypot(one.A[:, 0, 0] - other.A[:, 0, 0], one.b - other.b)
+    np.testing.assert_allclose(found.g2, gaps.max(), rtol=0.02)
+
+
+def test_a_stationary_flow_is_held():
+    times = np.geomspace(0.1, 1e3, 30)
+    infinite = lp.gradient_flow(TASK, START, math.inf, saveat=times)
+    finite = lp.gradient_flow(TASK, START, 100, 1e3, saveat=times)
+    assert infinite.times[-1] < 100
+    found = lp.compare(finite, infinite)
+    assert found.times[-1] > 300
+    # over all times the parameters part, towards the unbalanced minimiser, while the risks stay close
+    np.testing.assert_allclose(found.parameter_gap[-1], np.hypot(0.747 - 1, 1.322 - 1), atol=2e-3)
+    assert found.risk_gap[-1] < 0.02
+
+
+def test_transfer_curve_reports_the_rate():
+    curve = lp.transfer_curve(TASK, START, [1e3, 1e4, 1e5], 3.0, points=30)
+    assert np.all(np.diff(curve.parameter_gap) < 0)
+    np.testing.assert_allclose(curve.attrs["parameter_gap_rate"], -1, atol=0.05)
+    np.testing.assert_allclose(curve.attrs["risk_gap_rate"], -1, atol=0.05)
+
+
+def test_l_of_epsilon_is_the_smallest_length():
+    found = lp.prompt_length_for_risk(TASK, [0.1, 0.01])
+    for epsilon, length in zip((0.1, 0.01), found.length.values, strict=True):
+        assert TASK.minimiser(length).risk <= epsilon < TASK.minimiser(length - 1).risk
+    np.testing.assert_allclose(found.flow_excess, found.excess, rtol=1e-6)
+
+
+def test_l_of_epsilon_for_linear_attention_is_closed_form():
+    """d = 1, Sig = 1, no noise: the best risk is 1/2 (1 - 1/(1 + 2/L)) = 1/(L + 2)."""
+    found = lp.prompt_length_for_risk(TASK, 0.01, attention="linear")
+    assert found.length.values.tolist() == [98.0]
