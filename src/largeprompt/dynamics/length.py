@@ -38,7 +38,7 @@ def prompt_length_for_risk(
     >>> import jax.numpy as jnp
     >>> import largeprompt as lp
     >>> print(lp.prompt_length_for_risk(lp.LinearRegression(jnp.eye(1)), [0.1, 0.01]).length.values)
-    [ 11. 142.]
+    [ 19. 365.]
     """
     wanted = np.atleast_1d(np.asarray(_checks.positive("epsilon", epsilon), np.float64))
     if wanted.ndim != 1 or not wanted.size:

@@ -135,7 +135,7 @@ def transfer_curve(
     >>> task = lp.LinearRegression(jnp.eye(1))
     >>> found = lp.transfer_curve(task, lp.balanced_init(task, 0.5), [1e3, 1e4, 1e5], t1=2.0)
     >>> print(round(found.attrs["parameter_gap_rate"], 2))
-    -0.99
+    -0.48
     """
     grid = checked_lengths(lengths)
     if not np.all(np.isfinite(grid)):

@@ -1,5 +1,6 @@
 """The best head in block form, found by a real optimiser and certified by its gradient."""
 
+import math
 from typing import TYPE_CHECKING
 
 import equinox as eqx
@@ -28,7 +29,13 @@ def minimise_block(
     """(params, risk, gradient norm)."""
     start = best_linear(task, L)
     function = task.risk_function(L, attention)
-    params = start if attention == "linear" or jnp.inf == L else _descend(function, start)
+    if attention == "softmax" and L == 1:
+        # one token has all the weight, whatever the query: it is best to predict nothing
+        params = BlockParams(jnp.zeros_like(start.A), 0.0)
+    elif attention == "linear" or math.isinf(L):
+        params = start
+    else:
+        params = _descend(function, start)
     risk, gradient = jax.value_and_grad(function)(params)
     norm = jnp.linalg.norm(ravel_pytree(gradient)[0])
     if not bool(norm <= _CERTIFIED):
@@ -36,7 +43,7 @@ def minimise_block(
             _checks.message(
                 f"a minimiser must have a gradient norm of at most {_CERTIFIED:g}",
                 f"{float(norm):.2e} at L = {L:g}",
-                "report this configuration; a better conditioned covariance will work",
+                "choose a larger L: the best head of a very short prompt lies beyond the scores that can be averaged exactly",
             )
         )
     return params, risk, norm
@@ -63,10 +70,13 @@ def _descend(function: RiskFunction, start: BlockParams) -> BlockParams:
     step along it is right however flat it is.
     """
     flat, restore = ravel_pytree((start.A * start.b, jnp.log(start.b)))
+    as_params = ravel_pytree(start)[1]
 
     def params(y: Float[Array, " n"]) -> BlockParams:
-        N, log_b = restore(y)
-        return BlockParams(N * jnp.exp(-log_b), jnp.exp(log_b))
+        N, log_b = restore(
+            y
+        )  # not checked: a step that leaves the domain must be refused by the optimiser
+        return as_params(jnp.append(N * jnp.exp(-log_b), jnp.exp(log_b)))
 
     def risk(y: Float[Array, " n"], _: None = None) -> Float[Array, ""]:
         return function(params(y))
