@@ -65,8 +65,11 @@ def _descend(function: "RiskFunction", start: BlockParams) -> BlockParams:
     flat, restore = ravel_pytree((start.A * start.b, jnp.log(start.b)))
 
     def params(y: Float[Array, " n"]) -> BlockParams:
+        # not through the constructor: its checks are calls back to Python, in a program of loops, and a step into NaN is the
+        # solver's to refuse; what leaves is certified by its gradient
         N, log_b = restore(y)
-        return BlockParams(N * jnp.exp(-log_b), jnp.exp(log_b))
+        values = (N * jnp.exp(-log_b), jnp.exp(log_b))
+        return eqx.tree_at(lambda block: (block.A, block.b), start, values)
 
     def risk(y: Float[Array, " n"], _: None = None) -> Float[Array, ""]:
         return function(params(y))
