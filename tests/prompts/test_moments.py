@@ -152,7 +152,7 @@ def test_derivatives_in_the_head():
             for sign in (1, -1):
                 moved = [matrix.copy() for matrix in matrices]
                 moved[which][index] += sign * step
-                ends.append(quantity(*moved, L))
+                ends.append(quantity(moved[0], moved[1], L))
             difference = (ends[0] - ends[1]) / (2 * step)
             assert np.allclose(found[which][index], difference, rtol=1e-5, atol=1e-6)
 
