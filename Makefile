@@ -27,7 +27,7 @@ format: $(INSTALLED)
 	$(BIN)/ruff format .
 
 clean:
-	rm -rf $(VENV)
+	rm -rf $(VENV) .pytest_cache
 
 # Rebuilt only when what is installed could have changed.
 $(INSTALLED): pyproject.toml constraints.txt | python-is-ready

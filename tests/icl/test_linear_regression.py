@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import largeprompt as lp
+from largeprompt.prompts.exponential import exponential_table
 
 from ..oracles.regression import infinite_block_risk, simulate, simulate_ridge
 
@@ -67,10 +68,13 @@ def test_infinite_prompt_and_its_approach():
 
 @pytest.mark.parametrize("L", [3.0, 1e9])
 def test_gradient_against_finite_differences(L):
+    """The first call at a length is a traced one here: what it leaves behind must serve the later ones."""
+    exponential_table.cache_clear()
+
     def risk(a, b):
         return TASK.risk(lp.BlockParams(a, b), L)
 
-    by_A, by_b = jax.grad(risk, argnums=(0, 1))(jnp.asarray(A), jnp.asarray(1.2))
+    by_A, by_b = jax.jit(jax.grad(risk, argnums=(0, 1)))(jnp.asarray(A), jnp.asarray(1.2))
     h = 1e-5
     for i, j in ((0, 0), (0, 1), (1, 0)):
         E = np.zeros((2, 2))
@@ -108,7 +112,7 @@ def test_sampled_risk_agrees_with_the_exact_one():
 def test_block_structure_is_preserved_by_the_gradient():
     """In the general form, at block parameters and tasks with their negatives, the gradient has block form too."""
     function = TASK.risk_function(30.0, tasks=TASK.tasks(KEY, 4))
-    gradient = jax.grad(function)(PARAMS.general())
+    gradient = jax.jit(jax.grad(function))(PARAMS.general())
     outside = np.asarray(gradient.U).copy()
     outside[:2, :2] = 0
     assert np.max(np.abs(outside)) < 1e-14

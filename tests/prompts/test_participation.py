@@ -219,8 +219,11 @@ def test_shapes_that_do_not_broadcast():
 
 @pytest.mark.parametrize("bad", [(-1.0, 2.0), (math.nan, 2.0), (1.0, 0.5)])
 def test_bad_values_under_jit(bad):
+    """One bad value among good ones, in arrays of the shape that is compiled already."""
+    sigma, length = np.full((90, 1), 1.0), np.full(4, 10.0)
+    sigma[50], length[2] = bad
     with pytest.raises(Exception, match="must be"):
-        jax.block_until_ready(jax.jit(participation)(*bad).p2)
+        jax.block_until_ready(jax.jit(participation)(sigma, length).p2)
 
 
 def test_no_recompilation_when_values_or_counts_change():

@@ -70,13 +70,13 @@ def _descend(function: RiskFunction, start: BlockParams) -> BlockParams:
     step along it is right however flat it is.
     """
     flat, restore = ravel_pytree((start.A * start.b, jnp.log(start.b)))
-    as_params = ravel_pytree(start)[1]
 
     def params(y: Float[Array, " n"]) -> BlockParams:
-        N, log_b = restore(
-            y
-        )  # not checked: a step that leaves the domain must be refused by the optimiser
-        return as_params(jnp.append(N * jnp.exp(-log_b), jnp.exp(log_b)))
+        # not through the constructor: its checks are calls back to Python, in a program of loops, and a step into NaN is the
+        # solver's to refuse; what leaves is certified by its gradient
+        N, log_b = restore(y)
+        values = (N * jnp.exp(-log_b), jnp.exp(log_b))
+        return eqx.tree_at(lambda block: (block.A, block.b), start, values)
 
     def risk(y: Float[Array, " n"], _: None = None) -> Float[Array, ""]:
         return function(params(y))

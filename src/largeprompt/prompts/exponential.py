@@ -108,7 +108,8 @@ def exponential_table(L: float) -> ExponentialTable:
         for i, (p, dp) in enumerate(rows):
             transform = _transform(p, centres, halves, coefficients, _DROP + np.log(L))
             weights[i] = np.concatenate([real, transform * dp / (2j * np.pi)], axis=1)
-    with jax.enable_x64(True):
+    # known numbers even while JAX traces: the table outlives the trace
+    with jax.enable_x64(True), jax.ensure_compile_time_eval():
         return ExponentialTable(jnp.asarray(_RUNGS), jnp.asarray(exponents), jnp.asarray(weights))
 
 

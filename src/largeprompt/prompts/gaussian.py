@@ -6,7 +6,8 @@ L >= 1, every d, singular G and any m,
     E T_L                = V m + (1 - P_2) V G u
     E |T_L - T_inf|^2    = tr(V G V') P_2 + |V G u|^2 (P_2 - 6 P_3 + 6 P_22)
 
-and the gradient errors below. No prompt is sampled, and nothing depends on L in cost.
+and the gradient errors below. No prompt is sampled, and nothing depends on L in cost. The functions here are the algebra
+around the moments of the scores: those are the expensive part to compile, and one program of theirs serves every shape.
 """
 
 from typing import NamedTuple
@@ -16,8 +17,8 @@ from jaxtyping import Array, Float
 
 from ..attention import Head
 from ..measures import Gaussian
-from .gradient_moments import gradient_moments
-from .participation import participation
+from .gradient_moments import GradientMoments
+from .participation import Participation
 
 
 class GradientError(NamedTuple):
@@ -27,17 +28,18 @@ class GradientError(NamedTuple):
     V: Float[Array, "*shape"]
 
 
-class _Scores(NamedTuple):
+class Scores(NamedTuple):
     """What the scores of Gaussian tokens look like from the query's tilt u."""
 
     sigma: Float[Array, "*shape"]  # standard deviation of a score
     pull: Float[Array, "*shape d"]  # G u
 
 
-def _scores(mu: Gaussian, tilts: Float[Array, "*shape d"]) -> _Scores:
+def scores_of(mu: Gaussian, tilts: Float[Array, "*shape d"]) -> Scores:
+    """Deviation and pull at each tilt."""
     pull = jnp.matmul(tilts, mu.covariance, precision="highest")
     variance = jnp.maximum(jnp.sum(tilts * pull, axis=-1), 0.0)
-    return _Scores(safe_sqrt(variance), pull)
+    return Scores(safe_sqrt(variance), pull)
 
 
 def safe_sqrt(x: Float[Array, "..."]) -> Float[Array, "..."]:
@@ -46,21 +48,16 @@ def safe_sqrt(x: Float[Array, "..."]) -> Float[Array, "..."]:
     return jnp.where(positive, jnp.sqrt(jnp.where(positive, x, 1.0)), 0.0)
 
 
-def mean(
-    head: Head, mu: Gaussian, tilts: Float[Array, "*shape d"], L: Float[Array, "*shape"]
-) -> Float[Array, "*shape m"]:
+def mean(head: Head, mu: Gaussian, scores: Scores, p: Participation) -> Float[Array, "*shape m"]:
     """E T_L = V m + (1 - P_2) V G u."""
-    scores = _scores(mu, tilts)
-    shrunk = (1 - participation(scores.sigma, L).p2)[..., None] * scores.pull
+    shrunk = (1 - p.p2)[..., None] * scores.pull
     return jnp.matmul(mu.centre + shrunk, head.V.T, precision="highest")
 
 
 def second_moment(
-    head: Head, mu: Gaussian, tilts: Float[Array, "*shape d"], L: Float[Array, "*shape"]
+    head: Head, mu: Gaussian, scores: Scores, p: Participation
 ) -> Float[Array, "*shape m m"]:
     """E T_L T_L' = aa' + (1 - P_2)(ab' + ba') + (1 - P_2 - 6P_3 + 6P_22) bb' + P_2 V G V', a = V m, b = V G u."""
-    scores = _scores(mu, tilts)
-    p = participation(scores.sigma, L)
     a = jnp.matmul(head.V, mu.centre, precision="highest")
     b = jnp.matmul(scores.pull, head.V.T, precision="highest")
     cross = a[:, None] * b[..., None, :]
@@ -77,27 +74,24 @@ def second_moment(
 
 
 def output_error(
-    head: Head, mu: Gaussian, tilts: Float[Array, "*shape d"], L: Float[Array, "*shape"]
+    head: Head, mu: Gaussian, scores: Scores, p: Participation
 ) -> Float[Array, "*shape"]:
     """E |T_L - T_inf|^2 = tr(V G V') P_2 + |V G u|^2 (P_2 - 6 P_3 + 6 P_22)."""
-    scores = _scores(mu, tilts)
     limit = jnp.matmul(scores.pull, head.V.T, precision="highest")
-    return _squared_error(jnp.trace(_read_out_cov(head, mu)), limit, participation(scores.sigma, L))
+    return _squared_error(jnp.trace(_read_out_cov(head, mu)), limit, p)
 
 
 def gradient_error(
     head: Head,
     mu: Gaussian,
+    scores: Scores,
+    moments: GradientMoments,
     z: Float[Array, "*shape d"],
-    tilts: Float[Array, "*shape d"],
-    L: Float[Array, "*shape"],
 ) -> GradientError:
     """The squared errors of dT/dU and dT/dV, with g = G u / sigma, R = G - g g', W = V'V, all moments Stein-reduced.
 
     At sigma = 0 the formula does not depend on the direction of g; g = 0 is used.
     """
-    scores = _scores(mu, tilts)
-    moments = gradient_moments(scores.sigma, L)
     positive = (scores.sigma > 0)[..., None]
     g = jnp.where(positive, scores.pull / jnp.where(positive, scores.sigma[..., None], 1.0), 0.0)
     R = mu.covariance - g[..., :, None] * g[..., None, :]

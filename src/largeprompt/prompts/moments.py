@@ -16,6 +16,8 @@ from . import discrete, gaussian
 from ._arguments import pairs
 from ._exact import exact
 from .gaussian import GradientError
+from .gradient_moments import gradient_moments
+from .participation import participation
 
 
 def _law(measure: AbstractMeasure, wanted: str) -> Gaussian | Empirical:
@@ -40,6 +42,14 @@ def _compiled(function: Callable, *args: Any) -> Any:
     return function(*args)
 
 
+def _gaussian(
+    function: Callable, moments: Callable, head: Head, law: Gaussian, tilts: Array, L: Array, *more
+) -> Any:
+    """A formula of `gaussian` at the moments of its scores, which stay outside its program: theirs serves every shape."""
+    scores = _compiled(gaussian.scores_of, law, tilts)
+    return _compiled(function, head, law, scores, moments(scores.sigma, L), *more)
+
+
 @exact
 def finite_mean(
     head: Head, mu: AbstractMeasure, z: ArrayInput, L: ArrayInput
@@ -61,7 +71,7 @@ def finite_mean(
     law = _law(mu, "finite_mean")
     _, tilts, L = pairs(head, law, z, L)
     if isinstance(law, Gaussian):
-        return _compiled(gaussian.mean, head, law, tilts, L)
+        return _gaussian(gaussian.mean, participation, head, law, tilts, L)
     limit = attend(Head(U=jnp.eye(head.dim), V=head.V), law, tilts)
     return limit + _compiled(discrete.mean_shift, head, law, tilts, L)
 
@@ -81,7 +91,7 @@ def finite_second_moment(
     law = _law(mu, "finite_second_moment")
     _, tilts, L = pairs(head, law, z, L)
     if isinstance(law, Gaussian):
-        return _compiled(gaussian.second_moment, head, law, tilts, L)
+        return _gaussian(gaussian.second_moment, participation, head, law, tilts, L)
     limit = attend(Head(U=jnp.eye(head.dim), V=head.V), law, tilts)
     cross = limit[..., :, None] * _compiled(discrete.mean_shift, head, law, tilts, L)[..., None, :]
     return (
@@ -108,8 +118,9 @@ def output_error(
     """
     law = _law(mu, "output_error")
     _, tilts, L = pairs(head, law, z, L)
-    route = gaussian.output_error if isinstance(law, Gaussian) else discrete.output_error
-    return _compiled(route, head, law, tilts, L)
+    if isinstance(law, Gaussian):
+        return _gaussian(gaussian.output_error, participation, head, law, tilts, L)
+    return _compiled(discrete.output_error, head, law, tilts, L)
 
 
 @exact
@@ -127,5 +138,6 @@ def gradient_error(head: Head, mu: AbstractMeasure, z: ArrayInput, L: ArrayInput
     """
     law = _law(mu, "gradient_error")
     z, tilts, L = pairs(head, law, z, L)
-    route = gaussian.gradient_error if isinstance(law, Gaussian) else discrete.gradient_error
-    return _compiled(route, head, law, z, tilts, L)
+    if isinstance(law, Gaussian):
+        return _gaussian(gaussian.gradient_error, gradient_moments, head, law, tilts, L, z)
+    return _compiled(discrete.gradient_error, head, law, z, tilts, L)
