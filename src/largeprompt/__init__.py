@@ -70,6 +70,10 @@ if TYPE_CHECKING:
     from .report import plot_limits as plot_limits
     from .report import plot_regimes as plot_regimes
     from .report import save_figure as save_figure
+    from .sweep import CellFailure as CellFailure
+    from .sweep import Sweep as Sweep
+    from .sweep import SweepResult as SweepResult
+    from .sweep import grid as grid
 
 _ROOMS = {
     "measures": (
@@ -133,6 +137,7 @@ _ROOMS = {
         "to_block",
         "to_factored",
     ),
+    "sweep": ("CellFailure", "Sweep", "SweepResult", "grid"),
     "report": (
         "plot_curve",
         "plot_growing_prompt",
