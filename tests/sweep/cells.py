@@ -44,6 +44,7 @@ def returns(configuration, key):
         "none": np.array([1.0, None]),
         "large": np.array([2**40]),
         "complex": np.array([1j]),
+        "empty": np.zeros(0),
     }[configuration["what"]]
     data = xr.Dataset({"value": ("entry", value)})
     if configuration.get("allowed"):
@@ -62,8 +63,7 @@ def kinds(configuration, key):
             "whole": ("x", np.arange(3)),
             "truth": ("x", [True, False, True]),
             "text": ("x", ["é", "", "longer"]),
-            "number": ((), 1.5, {"units": "seconds", "bounds": [1.0, 2.0]}),
-            "nothing": ("none", np.zeros(0)),
+            "number": ((), 1.5, {"units": "seconds", "between": [1.0, 2.0]}),
         },
         coords={"x": [1.0, 2.0, 4.0], "label": ("x", ["a", "b", "c"])},
         attrs={"statement": "Lemma 2.1", "holds": 1, "value": 0.25},

@@ -41,7 +41,7 @@ def _plain(value: Any, where: str) -> Any:
     raise ValueError(
         message(
             "a configuration must hold plain values: numbers, text, True, False, None, and lists and dicts of them",
-            f"{value!r} ({type(value).__name__}) at {where}",
+            f"{'NaN' if isinstance(value, numbers.Real) else type(value).__name__} at {where}",
             "pass array.tolist() for an array, and names or numbers for objects that the cell function can build itself",
         )
     )

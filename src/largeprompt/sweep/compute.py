@@ -1,13 +1,11 @@
 """What happens to one cell, in whichever process: run the function in 64-bit mode, refuse what is not finite, encode."""
 
 import json
-import os
 import platform
 import sys
 import time
 import traceback
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
@@ -17,17 +15,14 @@ import xarray as xr
 
 from .. import __version__
 from .._message import message
+from ._acceptable import refuse_changed, refuse_empty, refuse_non_finite
+from ._precision import float64
 from .cell import Cell
 from .code import code_version, load
 from .content import decode, encode
 from .store import Store
 
-ALLOWED = "non_finite_allowed"
-
-
-_LONGEST_TEXT = (
-    6000  # characters: a message between processes this small is sent whole or not at all
-)
+_LONGEST_TEXT = 6000  # characters: so small a message between processes is sent whole or not at all
 
 
 @dataclass(frozen=True)
@@ -68,21 +63,14 @@ def _content(cell: Cell) -> bytes:
             )
         )
     begin = time.perf_counter()
-    with _float64():
+    with float64():
         data = _dataset(function(json.loads(cell.configuration), _key(cell)))
     record = _record(cell, time.perf_counter() - begin)
+    refuse_empty(data)
     content = encode(data, record)
     kept, _ = decode(content)
-    if not kept.equals(data):
-        changed = [str(name) for name in data.variables if not kept[name].equals(data[name])]
-        raise ValueError(
-            message(
-                "a cell must return numbers and text that a netCDF file keeps exactly",
-                f"{', '.join(changed)}, changed by storing",
-                "return float64, float32, 32-bit integers, booleans or text",
-            )
-        )
-    _refuse_non_finite(kept)
+    refuse_changed(data, kept)
+    refuse_non_finite(kept)
     return content
 
 
@@ -94,30 +82,6 @@ def _key(cell: Cell) -> Any:
     import jax.numpy as jnp
 
     return jax.random.wrap_key_data(jnp.array(cell.key, jnp.uint32), impl="threefry2x32")
-
-
-@contextmanager
-def _float64() -> Iterator[None]:
-    """JAX in 64-bit mode for one cell: exact numbers are float64, and the caller's own setting is left alone."""
-    if "jax" in sys.modules:
-        import jax
-
-        with jax.enable_x64(True):
-            yield
-        return
-    before = os.environ.get("JAX_ENABLE_X64")
-    os.environ["JAX_ENABLE_X64"] = "1"  # for a function that imports JAX only when it is called
-    try:
-        yield
-    finally:
-        if before is None:
-            del os.environ["JAX_ENABLE_X64"]
-        else:
-            os.environ["JAX_ENABLE_X64"] = before
-        if "jax" in sys.modules:
-            import jax
-
-            jax.config.update("jax_enable_x64", before is not None and before not in ("", "0"))
 
 
 def _dataset(result: Any) -> xr.Dataset:
@@ -138,33 +102,6 @@ def _dataset(result: Any) -> xr.Dataset:
             "name what it returns: {'value': array}",
         )
     )
-
-
-def _refuse_non_finite(data: xr.Dataset) -> None:
-    """Raise unless each entry that is not finite is declared in the dataset's attribute."""
-    allowed = str(data.attrs.get(ALLOWED, "")).split()
-    numbers = [*data.variables.items(), *data.attrs.items()]
-    for variable in data.variables.values():
-        numbers += variable.attrs.items()
-    bad = [
-        str(name)
-        for name, value in numbers
-        if name not in allowed and not _finite(np.asarray(value))
-    ]
-    if bad:
-        raise FloatingPointError(
-            message(
-                "a cell must return finite numbers, or declare which variables may be NaN or infinite",
-                f"NaN or infinity in {', '.join(bad)}",
-                f"mend the computation, or set the dataset's attribute {ALLOWED!r} to their names, separated by spaces",
-            )
-        )
-
-
-def _finite(values: np.ndarray) -> bool:
-    if values.dtype.kind == "f":
-        return bool(np.all(np.isfinite(values)))
-    return values.dtype.kind not in "mM" or not np.any(np.isnat(values))
 
 
 def _record(cell: Cell, seconds: float) -> dict[str, Any]:
