@@ -6,7 +6,7 @@ Each is a generator of outcomes in the order in which they come. Closing it, or 
 import os
 import signal
 import threading
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Generator, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
@@ -19,6 +19,7 @@ from .cell import Cell
 from .compute import Outcome, compute, compute_and_store
 from .store import Store
 
+_STARTS = 3  # how often workers are started that die at once
 _ALONE = 2  # how often a cell may take its process down with it while nothing else runs
 
 Outcomes = Generator[Outcome, None, None]
@@ -36,38 +37,45 @@ def on_processes(cells: Sequence[Cell], store: Store, workers: int) -> Outcomes:
     A process that dies (killed, out of memory) breaks its pool and does not say which cell it was at: the cells then under way
     are tried again one by one, so that a cell that kills its process is found out and the others are computed.
     """
-    waiting, suspects = deque(cells), []
+    waiting, suspects, deaths = deque(cells), deque[Cell](), Counter[Cell]()
     while waiting:
-        suspects += yield from _until_broken(waiting, store, workers)
-    for cell in suspects:
-        for _ in range(_ALONE):
-            if not (yield from _until_broken(deque([cell]), store, 1)):
-                break
-        else:
-            reason = (
-                f"its process died (killed, or out of memory), {_ALONE} times with this cell alone"
-            )
-            yield Outcome(cell, reason=reason)
+        suspects.extend((yield from _until_broken(waiting, store, workers)))
+    while suspects:
+        for cell in (yield from _until_broken(suspects, store, 1)):  # one at most
+            deaths[cell] += 1
+            if deaths[cell] < _ALONE:
+                suspects.append(cell)
+            else:
+                reason = f"its process died {_ALONE} times with this cell alone: killed, or out of memory"
+                yield Outcome(cell, reason=reason)
 
 
 def _until_broken(
     waiting: deque[Cell], store: Store, workers: int
 ) -> Generator[Outcome, None, list[Cell]]:
     """Take cells from `waiting` until it is empty or a process dies; return the cells that were then under way."""
+    before = len(waiting)
+    for _ in range(_STARTS):
+        lost = yield from _with_one_pool(waiting, store, workers)
+        if len(waiting) < before:
+            return lost
+    raise RuntimeError(
+        message(
+            "worker processes must be able to start",
+            f"{_STARTS} starts in which one died before it had a cell",
+            "put what your script does under `if __name__ == '__main__':`, since each worker imports it first",
+        )
+    )
+
+
+def _with_one_pool(
+    waiting: deque[Cell], store: Store, workers: int
+) -> Generator[Outcome, None, list[Cell]]:
+    """The same, except that nothing is taken when the pool does not even start."""
     running: dict[Future, Cell] = {}
     with _pool(min(workers, len(waiting))) as pool:
         try:
             pool.submit(os.getpid).result()
-        except BrokenProcessPool as error:
-            raise RuntimeError(
-                message(
-                    "worker processes must be able to start",
-                    "one that died before it had a cell",
-                    "put what your script does under `if __name__ == '__main__':`, since each worker imports it first; "
-                    "if a worker was killed from outside, run again",
-                )
-            ) from error
-        try:
             while waiting or running:
                 while waiting and len(running) < workers:
                     running[pool.submit(compute_and_store, waiting[0], store)] = waiting[0]
