@@ -78,6 +78,10 @@ if TYPE_CHECKING:
     from .report import plot_limits as plot_limits
     from .report import plot_regimes as plot_regimes
     from .report import save_figure as save_figure
+    from .sweep import CellFailure as CellFailure
+    from .sweep import Sweep as Sweep
+    from .sweep import SweepResult as SweepResult
+    from .sweep import grid as grid
 
 _ROOMS = {
     "measures": (
@@ -151,6 +155,7 @@ _ROOMS = {
         "prompt_length_for_risk",
         "transfer_curve",
     ),
+    "sweep": ("CellFailure", "Sweep", "SweepResult", "grid"),
     "report": (
         "plot_curve",
         "plot_growing_prompt",

@@ -16,13 +16,8 @@ import numpy as np
 from jax.core import Tracer
 from jaxtyping import Array, Float
 
+from ._message import message as message
 from ._typing import ArrayInput
-
-
-def message(rule: str, received: str, fix: str) -> str:
-    """The form of every error of this package."""
-    return f"{rule}; received {received}. To fix: {fix}."
-
 
 _ON_HOST = (
     2**20

@@ -1,0 +1,81 @@
+"""Configurations and keys as plain values: the same in every process, in a hash and in a file."""
+
+import hashlib
+import json
+import math
+import numbers
+from collections.abc import Mapping
+from typing import Any
+
+from .._message import message
+
+Words = tuple[int, int]
+
+
+def canonical(configuration: Any) -> str:
+    """A configuration as JSON text, the same for equal configurations; infinities are kept, lengths may be infinite."""
+    if not isinstance(configuration, Mapping):
+        raise ValueError(
+            message(
+                "a configuration must be a dict of plain values",
+                type(configuration).__name__,
+                "pass one dict a cell, for example {'sigma': 1.0, 'L': 100}",
+            )
+        )
+    return json.dumps(_plain(configuration, "configuration"), sort_keys=True)
+
+
+def _plain(value: Any, where: str) -> Any:
+    if getattr(value, "ndim", None) == 0 and hasattr(value, "item"):
+        value = value.item()  # a number that NumPy or JAX wrapped
+    if value is None or isinstance(value, (str, bool)):
+        return value
+    if isinstance(value, numbers.Integral):
+        return int(value)
+    if isinstance(value, numbers.Real) and not math.isnan(value):
+        return float(value)
+    if isinstance(value, Mapping) and all(isinstance(name, str) for name in value):
+        return {name: _plain(part, f"{where}[{name!r}]") for name, part in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(part, f"{where}[{i}]") for i, part in enumerate(value)]
+    raise ValueError(
+        message(
+            "a configuration must hold plain values: numbers, text, True, False, None, and lists and dicts of them",
+            f"{'NaN' if isinstance(value, numbers.Real) else type(value).__name__} at {where}",
+            "pass array.tolist() for an array, and names or numbers for objects that the cell function can build itself",
+        )
+    )
+
+
+def key_words(key: Any) -> Words | None:
+    """A key as its two 32-bit words; an integer n stands for `jax.random.key(n)`."""
+    if key is None:
+        return None
+    if isinstance(key, numbers.Integral) and not isinstance(key, bool) and 0 <= int(key) < 2**63:
+        return int(key) >> 32, int(key) & 0xFFFFFFFF
+    words = _key_data(key)
+    if getattr(words, "dtype", None) == "uint32" and words.shape == (2,):
+        return int(words[0]), int(words[1])
+    raise ValueError(
+        message(
+            "a key must be an integer in [0, 2^63), one threefry key of JAX, or None",
+            repr(key) if words is None else f"{words.dtype} words of shape {words.shape}",
+            "pass for example 7 or jax.random.key(7); split a batch of keys into single ones",
+        )
+    )
+
+
+def _key_data(key: Any) -> Any:
+    """The words of a JAX key, new-style or raw; None for what is not an array."""
+    if not hasattr(key, "dtype"):
+        return None
+    import jax  # loaded already by whoever made the key
+    import jax.numpy as jnp
+
+    return jax.random.key_data(key) if jnp.issubdtype(key.dtype, jax.dtypes.prng_key) else key
+
+
+def derived_key(seed: int, configuration: str) -> Words:
+    """A key that depends on the seed and the configuration alone: cells may be added and reordered freely."""
+    digest = hashlib.sha256(f"{seed}\n{configuration}".encode()).digest()
+    return int.from_bytes(digest[:4], "big"), int.from_bytes(digest[4:8], "big")

@@ -1,0 +1,16 @@
+"""A cell function to copy, and to try a cluster with."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import xarray as xr
+from jaxtyping import Array, Key
+
+
+def sampled_error(configuration: dict[str, Any], key: Key[Array, ""]) -> xr.Dataset:
+    """(T[mu_L](1) - T[mu](1))^2 for `draws` prompts of L tokens N(0, sigma^2), where T[mu](z) = sigma^2 z."""
+    sigma, shape = configuration["sigma"], (configuration["draws"], configuration["L"])
+    tokens = sigma * jax.random.normal(key, shape)
+    outputs = jnp.sum(jax.nn.softmax(tokens) * tokens, axis=1)
+    return xr.Dataset({"squared_error": ("draw", (outputs - sigma**2) ** 2)})

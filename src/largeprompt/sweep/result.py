@@ -1,0 +1,105 @@
+"""What a sweep gives back: the stored cells, the failures, and one file of it all."""
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import xarray as xr
+
+from .._files import check_target, whole
+from .._message import message
+from .cell import Cell
+from .consolidate import consolidate
+from .content import Damaged
+from .store import Store
+
+
+@dataclass(frozen=True)
+class CellFailure:
+    """A cell without a result: its configuration, its key (two words, or None), the reason, the traceback."""
+
+    address: str
+    configuration: Mapping[str, Any]
+    key: tuple[int, int] | None
+    reason: str
+    traceback: str
+
+    def __str__(self) -> str:
+        return f"{json.dumps(dict(self.configuration))}: {self.reason}"
+
+
+@dataclass(frozen=True)
+class SweepResult:
+    """The outcome of `Sweep.run`: `complete`, `failures`, the data of the cells, and `write` for one netCDF file.
+
+    `computed` and `reused` count the cells of this run and those found stored; `damaged` lists stored cells that were not
+    whole and were therefore computed again.
+    """
+
+    cells: tuple[Cell, ...]
+    store: Store
+    failures: tuple[CellFailure, ...]
+    damaged: tuple[str, ...]
+    computed: int
+    reused: int
+
+    @property
+    def complete(self) -> bool:
+        """Whether every cell has a result."""
+        return not self.failures
+
+    @cached_property
+    def _found(self) -> list[tuple[xr.Dataset, dict[str, Any]] | None]:
+        failed = {failure.address for failure in self.failures}
+        return [None if cell.address in failed else self._read(cell.address) for cell in self.cells]
+
+    def _read(self, address: str) -> tuple[xr.Dataset, dict[str, Any]]:
+        try:
+            found = self.store.read(address)
+        except Damaged as error:
+            raise ValueError(_changed(self.store.path(address), str(error))) from error
+        if found is None:
+            raise ValueError(_changed(self.store.path(address), "no such file"))
+        return found
+
+    @property
+    def datasets(self) -> list[xr.Dataset | None]:
+        """The data of each cell in the order of the configurations, None where it failed."""
+        return [found and found[0] for found in self._found]
+
+    def consolidate(self, *, allow_missing: bool = False) -> xr.Dataset:
+        """All cells as one dataset with everything known about their making (see `docs/sweeps.md` for its layout).
+
+        `allow_missing` leaves out cells that failed, and says so in the attributes; otherwise they raise.
+        """
+        missing = sum(found is None for found in self._found)
+        if missing and (not allow_missing or missing == len(self.cells)):
+            raise ValueError(
+                message(
+                    "a consolidated file must hold every cell",
+                    f"{len(self.cells) - missing} of {len(self.cells)} cells",
+                    "look at .failures and run the sweep again, or pass allow_missing=True if some are there",
+                )
+            )
+        return consolidate(
+            [found for found in self._found if found is not None],
+            missing=missing,
+            failures=[str(failure) for failure in self.failures],
+        )
+
+    def write(self, path: str | os.PathLike[str], *, allow_missing: bool = False) -> None:
+        """Write `consolidate()` to a netCDF file, which is replaced only when the new one is complete."""
+        target = Path(path)
+        check_target(target, "data", (".nc",))
+        data = self.consolidate(allow_missing=allow_missing)
+        with whole(target) as name:
+            data.to_netcdf(name, engine="scipy")
+
+
+def _changed(path: Path, what: str) -> str:
+    rule = "the stored cells must stay as the sweep left them until they are read"
+    return message(rule, f"{what}: {path}", "run the sweep again, it computes what is missing")

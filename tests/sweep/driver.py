@@ -1,0 +1,22 @@
+"""A sweep in a process of its own, for the tests to kill: `python -m tests.sweep.driver FOLDER '{...}'`."""
+
+import json
+import resource
+import sys
+
+from largeprompt.sweep import Sweep
+
+
+def main(
+    folder: str, count: int = 8, file_limit: int = 0, workers: int | None = None, **cell
+) -> int:
+    """Exit status 0 if the sweep is complete."""
+    if file_limit:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (file_limit, file_limit))
+    sweep = Sweep("tests.sweep.cells:draws", [{"seed": seed, **cell} for seed in range(count)])
+    print("ready", flush=True)
+    return 0 if sweep.run(folder, workers=workers).complete else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1], **json.loads(sys.argv[2])))

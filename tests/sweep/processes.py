@@ -1,0 +1,73 @@
+"""Drivers in processes of their own, and what they left behind."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+
+from largeprompt.sweep import Sweep, SweepResult
+from largeprompt.sweep.store import Store
+
+ROOT = Path(__file__).parents[2]
+
+
+@contextmanager
+def driving(folder: Path, stderr=subprocess.PIPE, **arguments) -> Iterator[subprocess.Popen]:
+    """A driver that is about to run its sweep; it does not outlive the block."""
+    command = [sys.executable, "-m", "tests.sweep.driver", str(folder), json.dumps(arguments)]
+    with subprocess.Popen(
+        command, cwd=ROOT, stdout=subprocess.PIPE, stderr=stderr, text=True, start_new_session=True
+    ) as driver:
+        assert driver.stdout is not None
+        assert driver.stdout.readline() == "ready\n"
+        try:
+            yield driver
+        finally:
+            driver.kill()
+
+
+def python(script: Path, folder: Path) -> subprocess.CompletedProcess:
+    """A script that runs to its end in `folder`, with the tests importable."""
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path])}
+    return subprocess.run(
+        [sys.executable, script],
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+
+
+def draws(count: int = 8, **cell) -> Sweep:
+    """The sweep of the driver, here."""
+    return Sweep("tests.sweep.cells:draws", [{"seed": seed, **cell} for seed in range(count)])
+
+
+def expected(count: int = 8, size: int = 8) -> list[bytes]:
+    """What its cells hold, without the package."""
+    return [np.random.default_rng(seed).normal(size=size).tobytes() for seed in range(count)]
+
+
+def values(result: SweepResult) -> list[bytes]:
+    """What the cells of a result hold, bit by bit."""
+    assert result.complete
+    return [data.value.values.tobytes() for data in result.datasets if data is not None]
+
+
+def stored(folder: Path) -> int:
+    """How many cells a folder holds; raises if one of them is not whole."""
+    paths = list(folder.glob("*.cell"))
+    for path in paths:
+        Store(folder).read(path.stem)
+    return len(paths)
+
+
+def temporary(folder: Path) -> list[Path]:
+    """Files that a writer left behind."""
+    return list(folder.glob("*.tmp"))

@@ -1,0 +1,216 @@
+"""Real faults: after each, running again gives what an undisturbed run gives, bit for bit."""
+
+import errno
+import os
+import random
+import signal
+import time
+from contextlib import ExitStack
+from pathlib import Path
+
+import psutil
+import pytest
+
+from largeprompt.sweep import Sweep
+
+from . import processes
+from .cells import SIZE
+from .processes import draws, driving, expected, stored, temporary, values
+
+CELL = {"sleep": 0.003, "size": SIZE}
+COUNT = 200
+
+
+def _workers(driver) -> list[psutil.Process]:
+    """The driver's worker processes, once both are there."""
+    while True:
+        found = [child for child in psutil.Process(driver.pid).children() if _is_worker(child)]
+        if len(found) == 2:
+            return found
+        assert driver.poll() is None, driver.stderr.read()
+        time.sleep(0.02)
+
+
+def _is_worker(process: psutil.Process) -> bool:
+    """Whether it lives, and is not the process that multiprocessing keeps beside its workers."""
+    try:
+        return "resource_tracker" not in " ".join(process.cmdline())
+    except psutil.Error:  # it died while we looked
+        return False
+
+
+def _stored_at_least(folder: Path, count: int, driver) -> None:
+    while len(list(folder.glob("*.cell"))) < count:
+        assert driver.poll() is None, driver.stderr.read()
+        time.sleep(0.01)
+
+
+def test_killing_the_driver_at_random_moments_loses_no_finished_cell(tmp_path):
+    moments = random.Random(0)
+    counts = [0]
+    for kill in range(10):
+        with driving(tmp_path, count=COUNT, **CELL) as driver:
+            if (
+                kill >= 3
+            ):  # the first ones may hit while it looks at the folder, these while it works
+                _stored_at_least(tmp_path, counts[-1] + 1, driver)
+            time.sleep(moments.uniform(0, 0.08))
+            driver.kill()
+        assert driver.returncode == -signal.SIGKILL
+        counts.append(stored(tmp_path))  # every one of them whole
+        assert counts[-1] >= counts[-2]
+    assert 0 < counts[-1] < COUNT
+
+    (tmp_path / "stale.tmp").write_bytes(b"half a cell")
+    os.utime(tmp_path / "stale.tmp", (0, 0))
+    (tmp_path / "fresh.tmp").write_bytes(b"half a cell")
+    result = draws(COUNT, **CELL).run(tmp_path)
+    assert result.reused == counts[-1]
+    assert values(result) == expected(COUNT, SIZE)
+    assert not (tmp_path / "stale.tmp").exists()
+    assert (tmp_path / "fresh.tmp").exists(), "its writer may be alive"
+
+
+def test_killing_a_worker_and_then_the_driver_of_workers(tmp_path):
+    with driving(tmp_path, count=100, workers=2, sleep=0.02) as driver:
+        _stored_at_least(tmp_path, 5, driver)
+        before = _workers(driver)
+        before[0].kill()
+        psutil.wait_procs(before, timeout=60)
+        after = _workers(driver)
+        _stored_at_least(tmp_path, stored(tmp_path) + 5, driver)
+        driver.kill()
+    _, alive = psutil.wait_procs(after, timeout=60)
+    assert not alive, "a worker outlived its driver"
+    assert stored(tmp_path) < 100
+    assert values(draws(100, sleep=0.02).run(tmp_path)) == expected(100)
+
+
+def test_interrupting_ends_the_workers_and_leaves_a_folder_to_resume(tmp_path):
+    with driving(tmp_path, count=40, workers=2, sleep=0.05) as driver:
+        _stored_at_least(tmp_path, 3, driver)
+        workers = _workers(driver)
+        os.killpg(driver.pid, signal.SIGINT)  # as Ctrl-C does: to all processes at once
+        _, errors = driver.communicate(timeout=60)
+    assert "KeyboardInterrupt" in errors
+    assert driver.returncode != 0
+    _, alive = psutil.wait_procs(workers, timeout=60)
+    assert not alive
+    assert 3 <= stored(tmp_path) < 40
+    assert not temporary(tmp_path)
+    assert values(draws(40, sleep=0.05).run(tmp_path)) == expected(40)
+
+
+def test_cells_that_kill_their_process_do_not_stop_the_others(tmp_path):
+    faults = [
+        {},
+        {"fault": "dies"},
+        {},
+        {"fault": "dies once", "marker": str(tmp_path / "died")},
+        {},
+        {},
+    ]
+    cells = [{"seed": seed, **fault} for seed, fault in enumerate(faults)]
+    result = Sweep("tests.sweep.cells:faulty", cells).run(tmp_path / "cells", workers=2)
+    assert (tmp_path / "died").exists()
+    assert [failure.configuration["seed"] for failure in result.failures] == [1]
+    assert "its process died" in result.failures[0].reason
+    assert result.computed == 5
+    whole = [data.value.values.tobytes() for data in result.datasets if data is not None]
+    assert whole == [value for seed, value in enumerate(expected(6)) if seed != 1]
+
+
+def test_a_failing_cell_is_listed_and_the_others_finish(tmp_path):
+    cells = [
+        {"seed": 0},
+        {"seed": 1, "fault": "raises"},
+        {"seed": 2, "fault": "exits"},
+        {"seed": 3},
+    ]
+    sweep = Sweep("tests.sweep.cells:faulty", cells)
+    for computed, reused in ((2, 0), (0, 2)):  # failures are tried again, the rest is not
+        result = sweep.run(tmp_path)
+        assert not result.complete
+        assert (result.computed, result.reused) == (computed, reused)
+        raised, exited = result.failures
+        assert raised.configuration == cells[1]
+        assert raised.reason == "ZeroDivisionError: on purpose"
+        assert 'raise ZeroDivisionError("on purpose")' in raised.traceback
+        assert exited.reason == "SystemExit: on purpose"
+        assert [data is None for data in result.datasets] == [False, True, True, False]
+    with pytest.raises(ValueError, match="must hold every cell; received 2 of 4 cells"):
+        result.write(tmp_path / "all.nc")
+    partial = result.consolidate(allow_missing=True)
+    assert (partial.attrs["cells"], partial.attrs["missing_cells"]) == (2, 2)
+    assert "on purpose" in partial.attrs["failures"]
+
+
+@pytest.mark.parametrize("workers", [None, 2])
+def test_a_disk_that_takes_no_more_stops_the_sweep(tmp_path, workers):
+    """The limit on the size of files makes the kernel refuse in the middle of a cell, as a full disk does."""
+    small = draws(3, size=8).run(tmp_path)
+    with driving(tmp_path, count=4, size=SIZE, file_limit=8 * SIZE // 2, workers=workers) as driver:
+        _, errors = driver.communicate(timeout=60)
+    assert driver.returncode == 1
+    assert f"OSError: [Errno {errno.EFBIG}] finished cells must be stored in a folder" in errors
+    assert "what is stored there is kept" in errors
+    assert stored(tmp_path) == 3
+    assert not temporary(tmp_path)
+    assert values(small) == expected(3)
+    assert values(draws(4, size=SIZE).run(tmp_path)) == expected(4, SIZE)
+
+
+def test_a_folder_that_cannot_be_written_to_is_refused_before_work(tmp_path):
+    (tmp_path / "file").write_text("not a folder")
+    cell = {"seed": 0, "fault": "dies once", "marker": str(tmp_path / "computed")}
+    sweep = Sweep("tests.sweep.cells:faulty", [cell])
+    with pytest.raises(FileExistsError, match="must be stored in a folder"):
+        sweep.run(tmp_path / "file")
+    assert not (tmp_path / "computed").exists()
+    assert (tmp_path / "file").read_text() == "not a folder"
+
+
+def test_damaged_cells_are_reported_and_computed_again(tmp_path, caplog):
+    sweep = draws(6)
+    assert values(sweep.run(tmp_path)) == expected(6)
+    paths = [tmp_path / f"{cell.address}.cell" for cell in sweep.cells]
+    paths[0].write_bytes(paths[0].read_bytes()[:-1])
+    paths[1].write_bytes(b"")
+    flipped = bytearray(paths[2].read_bytes())
+    flipped[-20] ^= 1
+    paths[2].write_bytes(flipped)
+    paths[3].write_bytes(paths[4].read_bytes())
+    result = sweep.run(tmp_path)
+    assert result.damaged == tuple(f'{{"seed": {i}}}' for i in range(4))
+    assert (result.computed, result.reused) == (4, 2)
+    assert [str(path) in text for path, text in zip(paths, caplog.messages, strict=False)] == [
+        True
+    ] * 4
+    assert "holds another cell" in caplog.messages[3]
+    assert values(result) == expected(6)
+    assert sweep.run(tmp_path).damaged == ()
+
+
+def test_three_processes_on_one_folder(tmp_path):
+    with ExitStack() as stack:
+        drivers = [stack.enter_context(driving(tmp_path, count=60, **CELL)) for _ in range(3)]
+        for driver in drivers:
+            _, errors = driver.communicate(timeout=120)
+            assert (driver.returncode, errors) == (0, "")
+    assert not temporary(tmp_path)
+    result = draws(60, **CELL).run(tmp_path)
+    assert result.reused == 60
+    assert values(result) == expected(60, SIZE)
+
+
+def test_workers_that_cannot_start_are_an_error_and_not_a_wait(tmp_path):
+    """A script without a main guard starts itself again in each worker."""
+    script = tmp_path / "unguarded.py"
+    script.write_text(
+        "from largeprompt.sweep import Sweep\n"
+        "Sweep('tests.sweep.cells:draws', [{'seed': 0}]).run('cells', workers=1)\n"
+    )
+    done = processes.python(script, tmp_path)
+    assert done.returncode == 1
+    assert "worker processes must be able to start" in done.stderr
+    assert "__main__" in done.stderr
