@@ -32,6 +32,9 @@ if TYPE_CHECKING:
     from .concentration import regime as regime
     from .concentration import regime_map as regime_map
     from .concentration import sharp_exponent as sharp_exponent
+    from .dynamics import Descent as Descent
+    from .dynamics import descend as descend
+    from .dynamics import descend_many as descend_many
     from .icl import BlockParams as BlockParams
     from .icl import FactoredParams as FactoredParams
     from .icl import HeadParams as HeadParams
@@ -133,6 +136,7 @@ _ROOMS = {
         "to_block",
         "to_factored",
     ),
+    "dynamics": ("Descent", "descend", "descend_many"),
     "report": (
         "plot_curve",
         "plot_growing_prompt",
