@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from .dynamics import Descent as Descent
     from .dynamics import descend as descend
     from .dynamics import descend_many as descend_many
+    from .dynamics import published_experiment as published_experiment
     from .icl import BlockParams as BlockParams
     from .icl import FactoredParams as FactoredParams
     from .icl import HeadParams as HeadParams
@@ -136,7 +137,7 @@ _ROOMS = {
         "to_block",
         "to_factored",
     ),
-    "dynamics": ("Descent", "descend", "descend_many"),
+    "dynamics": ("Descent", "descend", "descend_many", "published_experiment"),
     "report": (
         "plot_curve",
         "plot_growing_prompt",
