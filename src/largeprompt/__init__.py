@@ -33,12 +33,16 @@ if TYPE_CHECKING:
     from .concentration import regime_map as regime_map
     from .concentration import sharp_exponent as sharp_exponent
     from .dynamics import Comparison as Comparison
+    from .dynamics import Descent as Descent
     from .dynamics import Trajectory as Trajectory
     from .dynamics import admissible_alpha as admissible_alpha
     from .dynamics import balanced_init as balanced_init
     from .dynamics import compare as compare
+    from .dynamics import descend as descend
+    from .dynamics import descend_many as descend_many
     from .dynamics import gradient_flow as gradient_flow
     from .dynamics import prompt_length_for_risk as prompt_length_for_risk
+    from .dynamics import published_experiment as published_experiment
     from .dynamics import transfer_curve as transfer_curve
     from .icl import BlockParams as BlockParams
     from .icl import FactoredParams as FactoredParams
@@ -147,12 +151,16 @@ _ROOMS = {
     ),
     "dynamics": (
         "Comparison",
+        "Descent",
         "Trajectory",
         "admissible_alpha",
         "balanced_init",
         "compare",
+        "descend",
+        "descend_many",
         "gradient_flow",
         "prompt_length_for_risk",
+        "published_experiment",
         "transfer_curve",
     ),
     "sweep": ("CellFailure", "Sweep", "SweepResult", "grid"),

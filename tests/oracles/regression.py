@@ -3,22 +3,23 @@
 import numpy as np
 
 
-def _prompts(rng, cov, task_cov, noise, L, n):
-    """N times (w, inputs, labels, a function that draws one more input)."""
+def _prompts(rng, cov, task_cov, noise, L, n, query_cov=None):
+    """N times (w, inputs, labels, a function that draws a query)."""
     d = len(cov)
     B, R = np.linalg.cholesky(cov), np.linalg.cholesky(task_cov)
+    Q = B if query_cov is None else np.linalg.cholesky(query_cov)
     for _ in range(n):
         w = R @ rng.normal(size=d)
         x = rng.normal(size=(L, d)) @ B.T
         y = x @ w + np.sqrt(noise) * rng.normal(size=L)
-        yield w, x, y, lambda: B @ rng.normal(size=d)
+        yield w, x, y, lambda: Q @ rng.normal(size=d)
 
 
-def simulate(*, cov, task_cov, noise, U, v, L, n, seed, attention="softmax"):
+def simulate(*, cov, task_cov, noise, U, v, L, n, seed, attention="softmax", query_cov=None):
     """N values of 1/2 (prediction - target)^2."""
     rng = np.random.default_rng(seed)
     losses = []
-    for w, x, y, draw in _prompts(rng, cov, task_cov, noise, L, n):
+    for w, x, y, draw in _prompts(rng, cov, task_cov, noise, L, n, query_cov):
         tokens = np.column_stack([x, y])
         query = draw()
         scores = tokens @ (U @ np.append(query, 0.0))
@@ -32,11 +33,34 @@ def simulate(*, cov, task_cov, noise, U, v, L, n, seed, attention="softmax"):
     return np.array(losses)
 
 
-def simulate_ridge(*, cov, task_cov, noise, L, n, seed):
+def simulate_gradients(*, cov, task_cov, query_cov, noise, U, v, L, n, seed, attention):
+    """N rows (dU, dv, loss) of 1/2 (prediction - target)^2, each derivative from the definition of attention."""
+    rng = np.random.default_rng(seed)
+    d = len(cov)
+    B, R, Q = (np.linalg.cholesky(m) for m in (cov, task_cov, query_cov))
+    w, x = rng.normal(size=(n, d)) @ R.T, rng.normal(size=(n, L, d)) @ B.T
+    y = np.einsum("nld,nd->nl", x, w) + np.sqrt(noise) * rng.normal(size=(n, L))
+    tokens = np.concatenate([x, y[..., None]], axis=2)
+    x_q = rng.normal(size=(n, d)) @ Q.T
+    target = np.sum(w * x_q, axis=1) + np.sqrt(noise) * rng.normal(size=n)
+    query = np.column_stack([x_q, np.zeros(n)])
+    scores, values = np.einsum("nla,ab,nb->nl", tokens, U, query), tokens @ v
+    weights, read = scores / L, values / L
+    if attention == "softmax":
+        weights = np.exp(scores - scores.max(axis=1, keepdims=True))
+        weights = weights / weights.sum(axis=1, keepdims=True)
+        read = weights * (values - np.sum(weights * values, axis=1, keepdims=True))
+    mean, by_u = (np.einsum("nl,nla->na", a, tokens) for a in (weights, read))
+    gap = mean @ v - target
+    by_U = np.einsum("n,na,nb->nab", gap, by_u, query).reshape(n, -1)
+    return np.column_stack([by_U, gap[:, None] * mean, gap**2 / 2])
+
+
+def simulate_ridge(*, cov, task_cov, noise, L, n, seed, query_cov=None):
     """N values of 1/2 (prediction - target)^2 of the posterior mean (X'X + noise S^-1)^-1 X'y."""
     rng = np.random.default_rng(seed)
     losses = []
-    for w, x, y, draw in _prompts(rng, cov, task_cov, noise, L, n):
+    for w, x, y, draw in _prompts(rng, cov, task_cov, noise, L, n, query_cov):
         found = np.linalg.solve(x.T @ x + noise * np.linalg.inv(task_cov), x.T @ y)
         query = draw()
         losses.append(((found - w) @ query - np.sqrt(noise) * rng.normal()) ** 2 / 2)

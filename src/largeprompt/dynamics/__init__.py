@@ -1,5 +1,9 @@
 """Training: gradient flow and descent, at finite and infinite prompt length."""
 
+from .descent import Descent as Descent
+from .descent import descend as descend
+from .descent import descend_many as descend_many
+from .experiment import published_experiment as published_experiment
 from .flow import gradient_flow as gradient_flow
 from .initial import admissible_alpha as admissible_alpha
 from .initial import balanced_init as balanced_init

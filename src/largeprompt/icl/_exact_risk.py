@@ -20,7 +20,7 @@ from .params import BlockParams, HeadParams
 
 
 class Problem(NamedTuple):
-    """Covariance of inputs and tasks, a root B B' = Sig of the former, and the variance of the noise."""
+    """Covariance Sig of the prompts' inputs and of tasks, a root B of the queries' covariance B B', and the variance of the noise."""
 
     cov: Float[Array, "d d"]
     root: Float[Array, "d d"]
@@ -37,9 +37,14 @@ def _symmetric(A: Array) -> Array:
     return (A + A.T) / 2
 
 
-def _target_size(problem: Problem) -> Float[Array, ""]:
-    """E (w'x)^2 + tau^2."""
+def label_size(problem: Problem) -> Float[Array, ""]:
+    """E y^2 = E (w'x)^2 + tau^2 of a label in the prompt."""
     return jnp.trace(_product(problem.task_cov, problem.cov)) + problem.noise
+
+
+def _target_size(problem: Problem) -> Float[Array, ""]:
+    """E (w'x_q)^2 + tau^2 of the target of a query."""
+    return jnp.trace(_product(problem.root.T, problem.task_cov, problem.root)) + problem.noise
 
 
 def block_softmax(
@@ -53,9 +58,9 @@ def block_softmax(
     cross = _symmetric(_product(B.T, S, through))
     scores = _symmetric(_product((A @ B).T, through))
     ones, forms = table.averages(scores, jnp.stack([square, cross]))
-    size = _target_size(problem)
-    second = jnp.trace(square) - forms[1, 0] + size * ones[0]
-    return 0.5 * (b**2 * second - 2 * b * (jnp.trace(cross) - forms[0, 1]) + size)
+    second = jnp.trace(square) - forms[1, 0] + label_size(problem) * ones[0]
+    first = jnp.trace(cross) - forms[0, 1]
+    return 0.5 * (b**2 * second - 2 * b * first + _target_size(problem))
 
 
 def block_linear(
@@ -68,9 +73,8 @@ def block_linear(
     square = jnp.trace(_product(through.T, S, through))
     cross = jnp.trace(_product(B.T, S, through))
     scores = jnp.trace(_product((A @ B).T, through))
-    size = _target_size(problem)
-    second = (1 + inverse_length) * square + size * scores * inverse_length
-    return 0.5 * (b**2 * second - 2 * b * cross + size)
+    second = (1 + inverse_length) * square + label_size(problem) * scores * inverse_length
+    return 0.5 * (b**2 * second - 2 * b * cross + _target_size(problem))
 
 
 def _given_task(problem: Problem, params: HeadParams, w: Float[Array, " d"]) -> tuple:

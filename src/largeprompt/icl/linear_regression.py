@@ -31,7 +31,8 @@ class LinearRegression(Task):
 
     Given w the tokens are N(0, G_w) with G_w = [[Sig, Sig w], [w'Sig, w'Sig w + tau^2]].
 
-    **Arguments:** `cov` = Sig, `task_cov` = S_w (identity if None), `noise_variance` = tau^2.
+    **Arguments:** `cov` = Sig, `task_cov` = S_w (identity if None), `noise_variance` = tau^2, `query_cov` the covariance of x_q
+    (that of the prompts if None).
 
     >>> import jax, jax.numpy as jnp
     >>> import largeprompt as lp
@@ -44,9 +45,14 @@ class LinearRegression(Task):
     cov: Float[Array, "d d"]
     task_cov: Float[Array, "d d"]
     noise_variance: Float[Array, ""]
+    query_cov: Float[Array, "d d"]
 
     def __init__(
-        self, cov: ArrayInput, task_cov: ArrayInput | None = None, noise_variance: ArrayInput = 0.0
+        self,
+        cov: ArrayInput,
+        task_cov: ArrayInput | None = None,
+        noise_variance: ArrayInput = 0.0,
+        query_cov: ArrayInput | None = None,
     ):
         self.cov = _checks.covariance("cov", cov)
         d = self.cov.shape[0]
@@ -55,6 +61,10 @@ class LinearRegression(Task):
         _checks.shaped("task_cov", self.task_cov, (d, d))
         noise = _checks.number("noise_variance", noise_variance, "pass a variance", least=0.0)
         self.noise_variance = jnp.asarray(noise, self.cov.dtype)
+        self.query_cov = self.cov
+        if query_cov is not None:
+            self.query_cov = _checks.covariance("query_cov", query_cov).astype(self.cov.dtype)
+            _checks.shaped("query_cov", self.query_cov, (d, d))
 
     @property
     def inputs(self) -> int:
@@ -82,13 +92,14 @@ class LinearRegression(Task):
     ) -> tuple[Float[Array, " D"], Float[Array, ""]]:
         """(x_q, 0) and w'x_q + noise."""
         draw = jax.random.normal(key, (self.dim,), self.cov.dtype)
-        x = psd_sqrt(self.cov) @ draw[:-1]
+        x = psd_sqrt(self.query_cov) @ draw[:-1]
         return jnp.append(x, 0.0), task @ x + jnp.sqrt(self.noise_variance) * draw[-1]
 
     def problem(self) -> Problem:
         """What the exact formulas need, in float64."""
-        cov, task_cov = (a.astype(jnp.float64) for a in (self.cov, self.task_cov))
-        return Problem(cov, psd_sqrt(cov), task_cov, self.noise_variance.astype(jnp.float64))
+        given = (self.cov, self.query_cov, self.task_cov, self.noise_variance)
+        cov, query_cov, task_cov, noise = (a.astype(jnp.float64) for a in given)
+        return Problem(cov, psd_sqrt(query_cov), task_cov, noise)
 
     def risk_function(
         self,
@@ -171,7 +182,7 @@ class LinearRegression(Task):
     def bayes_risk(self, L: ArrayInput, key: KeyInput | None = None) -> Estimate:
         """The risk of the posterior mean: the floor tau^2/2 at infinity, ridge regression with penalty tau^2 S_w^-1 at finite L.
 
-        1/2 (tau^2 + E tr(Sig Cov(w | prompt))), averaged over Wishart matrices X'X drawn exactly in law at a cost that does not
+        1/2 (tau^2 + E tr(Sig_q Cov(w | prompt))), Sig_q the covariance of the query, averaged over Wishart matrices X'X drawn exactly in law at a cost that does not
         depend on L; needs a `key` at finite L.
         """
         length = checked_length(L)
@@ -267,12 +278,12 @@ def _inside(risk: Any) -> Any:
 def _posterior_spread(
     key: Key[Array, ""], problem: Problem, L: Float[Array, ""], n: int
 ) -> Float[Array, " n"]:
-    """Draws of tr(Sig Cov(w | prompt)): with w = R g and X'X = B W B', W ~ Wishart(L, I), the posterior of g is
+    """Draws of tr(Sig_q Cov(w | prompt)): with w = R g and X'X = B W B', W ~ Wishart(L, I), the posterior of g is
     (I + R'B W B'R / tau^2)^-1, a projection where there is no noise.
     """
     d = problem.cov.shape[0]
     root = psd_sqrt(problem.task_cov)
-    through = problem.root @ root
+    through, asked = psd_sqrt(problem.cov) @ root, problem.root.T @ root
 
     def one(key: Key[Array, ""]) -> Float[Array, ""]:
         for_normals, for_lengths = jax.random.split(key)
@@ -290,6 +301,6 @@ def _posterior_spread(
             problem.noise / jnp.where(known, problem.noise + seen, 1.0),
             (seen <= 1e-10 * seen[-1]).astype(jnp.float64),
         )
-        return jnp.sum(left * jnp.sum((through @ axes) ** 2, axis=0))
+        return jnp.sum(left * jnp.sum((asked @ axes) ** 2, axis=0))
 
     return jax.lax.map(one, jax.random.split(key, n), batch_size=512)

@@ -12,6 +12,7 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float
 
 from .. import _checks
+from ._exact_risk import label_size
 from .params import BlockParams
 from .task import Attention, RiskFunction
 
@@ -52,11 +53,12 @@ def minimise_block(
 def best_linear(task: "LinearRegression", L: float) -> BlockParams:
     """The balanced minimiser for linear attention: the risk is a quadratic of N = bA, solved in closed form.
 
-    ((1 + 1/L) Sig S Sig + (c/L) Sig) N = Sig S, c = tr(S Sig) + tau^2; at infinity N = Sig^-1.
+    ((1 + 1/L) Sig S Sig + (c/L) Sig) N = Sig S, c = tr(S Sig) + tau^2; at infinity N = Sig^-1. The queries' covariance multiplies
+    both sides from the right: it changes the risk, not its minimiser.
     """
-    Sig, _, S, noise = task.problem()
-    size = jnp.trace(S @ Sig) + noise
-    left = (1 + 1 / L) * Sig @ S @ Sig + size / L * Sig
+    problem = task.problem()
+    Sig, S = problem.cov, problem.task_cov
+    left = (1 + 1 / L) * Sig @ S @ Sig + label_size(problem) / L * Sig
     N = jnp.linalg.lstsq(left, Sig @ S)[0]
     b = jnp.sqrt(jnp.linalg.norm(N))
     return BlockParams(N / b, b)

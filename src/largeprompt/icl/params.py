@@ -34,6 +34,10 @@ class HeadParams(eqx.Module):
         """The head with read-out v."""
         return Head(U=self.U, V=self.v[None])
 
+    def matrices(self) -> tuple[Float[Array, "D D"], Float[Array, " D"]]:
+        """(U, v)."""
+        return self.U, self.v
+
     def general(self) -> "HeadParams":
         """Itself."""
         return self
@@ -59,11 +63,14 @@ class BlockParams(eqx.Module):
             )
         self.A, self.b = A, _checks.shaped("b", b, ())
 
+    def matrices(self) -> tuple[Float[Array, "D D"], Float[Array, " D"]]:
+        """U = [[A, 0], [0, 0]] and v = (0, b)."""
+        d = self.A.shape[0]
+        return jnp.pad(self.A, (0, 1)), jnp.pad(self.b[None], (d, 0))
+
     def general(self) -> HeadParams:
         """The same head in the general form."""
-        d = self.A.shape[0]
-        U = jnp.zeros((d + 1, d + 1), self.A.dtype).at[:d, :d].set(self.A)
-        return HeadParams(U, jnp.zeros(d + 1, self.A.dtype).at[d].set(self.b))
+        return HeadParams(*self.matrices())
 
     @property
     def head(self) -> Head:
@@ -99,12 +106,16 @@ class FactoredParams(eqx.Module):
         self.O = _checks.shaped("O", O, (1, self.V.shape[0]))
         self.scale = _checks.number("scale", scale, "pass for example 1 / sqrt(D)")
 
-    def general(self) -> HeadParams:
+    def matrices(self) -> tuple[Float[Array, "D D"], Float[Array, " D"]]:
         """U = scale K'Q and v = V'O'."""
-        return HeadParams(
+        return (
             self.scale * jnp.matmul(self.K.T, self.Q, precision="highest"),
             jnp.matmul(self.O, self.V, precision="highest")[0],
         )
+
+    def general(self) -> HeadParams:
+        """The same head in the general form."""
+        return HeadParams(*self.matrices())
 
     @property
     def head(self) -> Head:

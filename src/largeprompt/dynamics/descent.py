@@ -1,0 +1,323 @@
+"""Stochastic descent on the in-context risk (optax), in stretches of steps that a host can see, save and resume."""
+
+import math
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jaxtyping import Array, Bool, Key
+from rich.console import Console
+from rich.progress import Progress as ProgressBar
+
+from .. import _checks
+from .._typing import ArrayInput, KeyInput
+from ..icl import Task
+from ..icl.params import Params
+from ..icl.task import Attention, checked_attention, checked_length
+from .checkpoint import Checkpoint, Progress, digest
+from .held_out import HeldOutRisk
+from .oracles import OracleName, make_oracle
+
+_SECONDS = 2.0  # of a stretch of steps: how often progress is shown and saved
+_RATE = 1e-3
+_FINISHED = "finished: all steps were taken"
+
+
+class Descent(eqx.Module):
+    """One run: parameters and test risk at the steps recorded.
+
+    `params` has a leading axis of records; `risk` is the exact risk for heads in block form of linear regression, otherwise an average
+    over a fixed test sample with standard error `risk_error`. `status` begins with "finished" or says what went wrong and what to do.
+    """
+
+    steps: np.ndarray
+    params: Any  # of the kind that was trained
+    risk: np.ndarray
+    risk_error: np.ndarray
+    status: str = eqx.field(static=True)
+
+    @property
+    def final(self) -> Any:
+        """The parameters last recorded."""
+        return jax.tree.map(lambda leaf: leaf[-1], self.params)
+
+    @property
+    def finished(self) -> bool:
+        """Whether all steps were taken and all numbers are finite."""
+        return self.status == _FINISHED
+
+
+def descend(
+    key: KeyInput,
+    task: Task,
+    params: Params,
+    L: ArrayInput,
+    steps: int,
+    batch: int = 128,
+    optimiser: optax.GradientTransformation | None = None,
+    *,
+    oracle: OracleName = "reduced",
+    attention: Attention = "softmax",
+    record_every: int | None = None,
+    folder: str | Path | None = None,
+) -> Descent:
+    """Stochastic descent from `params`: at every step the gradient of the mean loss 1/2 (prediction - target)^2 of a fresh batch.
+
+    **Arguments:** `optimiser` any of optax (None: plain SGD at rate 1e-3). `oracle` says where gradients come from: "prompts" draws
+    whole prompts (any task), "reduced" draws the gradient from its exact law (linear regression: the same distribution of
+    trajectories, much cheaper), "exact" takes the conditional expectation given task and query (linear regression: no noise from
+    prompts, a cost that does not depend on L, which may be 1e9 or infinity; float64, the others float32). `record_every` steps (None:
+    100 records) parameters and test risk are kept. `folder`: progress is saved there; calling again with the same arguments resumes
+    to the same result, bit for bit, and more `steps` may be asked for.
+
+    >>> import jax, jax.numpy as jnp
+    >>> import largeprompt as lp
+    >>> task = lp.LinearRegression(jnp.eye(2), noise_variance=0.1)
+    >>> start = lp.BlockParams(0.5 * jnp.eye(2), 0.5)
+    >>> run = lp.descend(jax.random.key(0), task, start, L=1e6, steps=200, oracle="exact", record_every=100)
+    >>> print(run.steps, run.status)
+    [  0 100 200] finished: all steps were taken
+    >>> bool(run.risk[-1] < run.risk[0])
+    True
+    """
+    key = _checks.key(key)
+    if not jnp.issubdtype(key.dtype, jax.dtypes.prng_key):
+        key = jax.random.wrap_key_data(key)
+    return descend_many(
+        key[None],
+        task,
+        jax.tree.map(lambda leaf: leaf[None], params),
+        [L],
+        steps,
+        batch,
+        optimiser,
+        oracle=oracle,
+        attention=[attention],
+        record_every=record_every,
+        folder=folder,
+    )[0]
+
+
+def descend_many(
+    keys: Key[Array, " runs"],
+    task: Task,
+    params: Params,
+    L: Sequence[Any],
+    steps: int,
+    batch: int = 128,
+    optimiser: optax.GradientTransformation | None = None,
+    *,
+    oracle: OracleName = "reduced",
+    attention: Sequence[Attention],
+    record_every: int | None = None,
+    folder: str | Path | None = None,
+) -> list[Descent]:
+    """Many runs of `descend` trained together: one entry of `keys`, `L`, `attention` and of the leading axis of `params` for each.
+
+    With the exact oracle all runs advance as one computation, whatever their lengths and attentions; with the others those that
+    share length and attention do. Runs with the same key see the same tasks and queries. The test sample comes from the first key.
+
+    >>> import jax, jax.numpy as jnp
+    >>> import largeprompt as lp
+    >>> task = lp.LinearRegression(jnp.eye(1))
+    >>> starts = lp.BlockParams(jnp.eye(1), 0.5)
+    >>> starts = jax.tree.map(lambda leaf: jnp.stack([leaf, leaf]), starts)
+    >>> keys = jax.random.split(jax.random.key(0), 2)
+    >>> runs = lp.descend_many(keys, task, starts, [10, 1e9], 20, oracle="exact", attention=["softmax", "linear"])
+    >>> [run.status for run in runs]
+    ['finished: all steps were taken', 'finished: all steps were taken']
+    """
+    steps, batch = _checks.count("steps", steps), _checks.count("batch", batch)
+    every = math.ceil(steps / 100) if record_every is None else record_every
+    every = _checks.count("record_every", every)
+    lengths = [checked_length(length) for length in L]
+    _check_runs(keys, params, lengths, attention)
+    optimiser = optax.sgd(_RATE) if optimiser is None else optimiser
+    groups: dict[Any, list[int]] = {}
+    for i, kind in enumerate(zip(lengths, attention, strict=True)):
+        groups.setdefault(None if oracle == "exact" else kind, []).append(i)
+    found: dict[int, Descent] = {}
+    with jax.enable_x64(oracle == "exact" or jax.config.read("jax_enable_x64")):
+        dtype = jnp.float64 if oracle == "exact" else jnp.float32
+        params = jax.tree.map(lambda leaf: leaf.astype(dtype), params)
+        for number, runs in enumerate(groups.values()):
+            chosen = np.asarray(runs)
+            kinds: list[tuple[float, Attention]] = [(lengths[i], attention[i]) for i in runs]
+            group = _Group(
+                task,
+                [make_oracle(task, *kind, oracle, batch, dtype) for kind in kinds],
+                optimiser,
+                keys[chosen],
+                jax.tree.map(lambda leaf, i=chosen: leaf[i], params),
+                HeldOutRisk(keys[0], task, kinds, params),
+            )
+            about = {
+                "runs": str([f"{name} at L = {length:g}" for length, name in kinds]),
+                "batch": str(batch),
+                "oracle": oracle,
+                "record_every": str(every),
+            }
+            checkpoint = None if folder is None else group.checkpoint(Path(folder), number, about)
+            label = f"{len(runs)} runs" if len(runs) > 1 else f"{kinds[0][1]}, L = {kinds[0][0]:g}"
+            found.update(zip(runs, group.train(steps, every, checkpoint, label), strict=True))
+    return [found[i] for i in range(len(lengths))]
+
+
+def _check_runs(keys: Any, params: Params, lengths: list[float], attention: Any) -> None:
+    sizes = {"keys": np.shape(keys), "L": (len(lengths),), "attention": (len(attention),)}
+    sizes["params"] = jax.tree.leaves(params)[0].shape[:1]
+    if len(set(sizes.values())) != 1 or sizes["keys"] in [(), (0,)]:
+        raise ValueError(
+            _checks.message(
+                "keys, params, L and attention must have one entry for each run",
+                ", ".join(f"{name} with {shape}" for name, shape in sizes.items()),
+                "pass keys=jax.random.split(key, runs), and parameters stacked on a leading axis",
+            )
+        )
+    for name in attention:
+        checked_attention(name)
+
+
+class _Group:
+    """Runs that advance as one computation."""
+
+    def __init__(
+        self,
+        task: Task,
+        oracles: list,
+        optimiser: optax.GradientTransformation,
+        keys: Key[Array, " runs"],
+        params: Any,
+        test: HeldOutRisk,
+    ):
+        self.task, self.optimiser, self.keys, self.test = task, optimiser, keys, test
+        # stacked by NumPy: JAX would compile a concatenation of as many operands as runs
+        self.oracles = jax.tree.map(lambda *leaves: jnp.asarray(np.stack(leaves)), *oracles)
+        self.state: Any = (params, jax.vmap(optimiser.init)(params))
+
+    def checkpoint(self, folder: Path, number: int, about: dict[str, str]) -> Checkpoint:
+        """Its file; everything that decides the result is part of its configuration."""
+        data = jax.random.key_data(self.keys)
+        whole = {"task": digest(self.task), "params": digest(self.state[0]), "keys": digest(data)}
+        # an optimiser is known by what it does
+        probe, state = jax.tree.map(jnp.ones_like, self.state[0]), self.state[1]
+        moves = []
+        for _ in range(3):
+            move, state = jax.vmap(self.optimiser.update)(probe, state, self.state[0])
+            moves.append(move)
+        return Checkpoint(folder, f"runs-{number}", {**about, **whole, "optimiser": digest(moves)})
+
+    def train(
+        self, steps: int, every: int, checkpoint: Checkpoint | None, label: str
+    ) -> list[Descent]:
+        """Advance to `steps`, recording and saving on the way."""
+        done = self._begun(steps, every, checkpoint)
+        pace = 1
+        console = Console(stderr=True)
+        bar = ProgressBar(console=console, disable=not console.is_terminal, transient=True)
+        with bar:
+            shown = bar.add_task(label, total=steps, completed=done.step)
+            while done.step < steps and not all(done.ended):
+                until = min(done.step + pace, steps, (done.step // every + 1) * every)
+                taken, begun = until - done.step, time.monotonic()
+                done = self._advanced(done, until, record=until % every == 0 or until == steps)
+                seconds = time.monotonic() - begun
+                # compilation makes the first stretch slow: short at first, at most tenfold longer each time
+                pace = max(1, min(10 * pace, int(taken * _SECONDS / seconds)))
+                if checkpoint:
+                    checkpoint.save(done)
+                bar.update(shown, completed=done.step)
+        return self._results(done)
+
+    def _begun(self, steps: int, every: int, checkpoint: Checkpoint | None) -> Progress:
+        params = self.state[0]
+        saved = checkpoint and checkpoint.load(self.state, record=(params, 0.0, 0.0))
+        if not saved:
+            return Progress(0, self.state, [0], [self._record(params)], [""] * len(self.keys))
+        if saved.step > steps:
+            raise ValueError(
+                _checks.message(
+                    "a run is resumed to at least the steps it has taken",
+                    f"steps = {steps} where the folder has {saved.step}",
+                    f"pass steps >= {saved.step}, or another folder",
+                )
+            )
+        if saved.step < steps and saved.recorded_steps[-1] % every:
+            # the end of a shorter run: a longer one does not record there
+            return saved._replace(
+                recorded_steps=saved.recorded_steps[:-1], recorded=saved.recorded[:-1]
+            )
+        return saved
+
+    def _advanced(self, done: Progress, until: int, record: bool) -> Progress:
+        bounds = (jnp.asarray(step, jnp.int32) for step in (done.step, until))
+        state = _advance(self.oracles, self.optimiser, self.keys, done.state, *bounds)
+        ended = [
+            why or ("" if good else _diverged(until))
+            for why, good in zip(done.ended, np.asarray(_all_finite(state[0])), strict=True)
+        ]
+        steps, recorded = done.recorded_steps, done.recorded
+        if record or all(ended):
+            steps, recorded = [*steps, until], [*recorded, self._record(state[0])]
+        return Progress(until, state, steps, recorded, ended)
+
+    def _record(self, params: Params) -> tuple[Params, np.ndarray, np.ndarray]:
+        return (params, *self.test(params))
+
+    def _results(self, done: Progress) -> list[Descent]:
+        params, risk, error = jax.tree.map(lambda *leaves: np.stack(leaves, 1), *done.recorded)
+        results = []
+        for i, ended in enumerate(done.ended):
+            status = ended or _FINISHED
+            if not ended and not np.all(np.isfinite([risk[i], error[i]])):
+                status = (
+                    "no test risk: at some recorded step it is not a number, because scores became too large for its formula. "
+                    "To fix: take a smaller rate, or start from smaller parameters."
+                )
+            one = jax.tree.map(lambda leaf, i=i: leaf[i], params)
+            results.append(Descent(np.array(done.recorded_steps), one, risk[i], error[i], status))
+        return results
+
+
+def _diverged(step: int) -> str:
+    return (
+        f"diverged: parameters are not finite at step {step}; the steps were too large, or scores left the range of the exact formula "
+        "(deviation 40). To fix: take a smaller rate, or start from smaller parameters."
+    )
+
+
+@jax.jit
+def _all_finite(tree: Any) -> Bool[Array, " runs"]:
+    leaves = [
+        jnp.isfinite(leaf).reshape(len(leaf), -1).all(axis=1) for leaf in jax.tree.leaves(tree)
+    ]
+    return jnp.stack(leaves).all(axis=0)
+
+
+@eqx.filter_jit
+def _advance(
+    oracles: Any,
+    optimiser: optax.GradientTransformation,
+    keys: Key[Array, " runs"],
+    state: Any,
+    start: Array,
+    stop: Array,
+) -> Any:
+    """Steps start, .., stop - 1 of every run; step k of a run draws from fold_in(its key, k), so stretches may be cut anywhere."""
+
+    def one(oracle: Any, key: Key[Array, ""], state: Any) -> Any:
+        def step(k: Array, state: Any) -> Any:
+            params, moments = state
+            gradient = jax.grad(lambda p: oracle(jax.random.fold_in(key, k), p))(params)
+            updates, moments = optimiser.update(gradient, moments, params)
+            return optax.apply_updates(params, updates), moments
+
+        return jax.lax.fori_loop(start, stop, step, state)
+
+    return jax.vmap(one)(oracles, keys, state)

@@ -1,0 +1,288 @@
+"""The published experiment (Boursier & Boyer, Section 6) as a preset, in three variants.
+
+One head with full K, Q, V and read-out O on tokens of dimension 6, scores scaled by 6^-1/2, entries uniform on +-6^-1/2 at first; plain
+SGD at rate 1e-3 on the squared error *without* the factor 1/2, batches of 128 fresh prompts, 300,000 steps; w ~ N(0, I/5), noise of
+variance 0.1, covariance 0.5^|i-j|; 19 lengths and two attentions. Our loss carries the factor 1/2, so the same steps are taken at
+twice the rate, and risks here are half the squared errors of the paper.
+
+* `paper`: as described there: prompts and queries with that covariance, softmax and linear attention from the same weights.
+* `released-code`: as distributed: the Cholesky root C of the covariance is applied twice to prompts (covariance C Sig C') and never to
+  queries (white), and the two attentions start from different weights.
+* `theory`: the setting of Section 5: w ~ N(0, I), no noise, A = alpha I / |I|, b = alpha, gradient flow instead of SGD.
+
+In all of them softmax and linear attention see the same tasks and queries.
+"""
+
+import json
+from collections.abc import Sequence
+from importlib import import_module
+from pathlib import Path
+from typing import Any, Literal, NamedTuple, get_args
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import xarray as xr
+from jaxtyping import Array, Key
+
+from .. import __version__, _checks
+from ..icl import BlockParams, FactoredParams, LinearRegression
+from ..icl.task import Attention, checked_length
+from ..prompts._exact import exact
+from .descent import Descent, descend_many
+from .oracles import OracleName
+
+Variant = Literal["paper", "released-code", "theory"]
+
+
+class Published(NamedTuple):
+    """The hyperparameters of the published experiment."""
+
+    inputs: int = 5
+    correlation: float = 0.5
+    noise_variance: float = 0.1
+    rate: float = 1e-3  # on the squared error without 1/2
+    batch: int = 128
+    steps: int = 300_000
+    record_every: int = 1_000
+    seed: int = 327
+    lengths: tuple[int, ...] = (*range(10, 100, 10), *range(100, 1001, 100))
+    attentions: tuple[Attention, ...] = ("softmax", "linear")
+    alpha: float = 0.2  # of the variant `theory`: inside the interval (0, 0.418) of (9)
+
+
+PUBLISHED = Published()
+
+
+def published_task(variant: Variant = "paper") -> LinearRegression:
+    """The task of a variant.
+
+    >>> from largeprompt.dynamics.experiment import published_task
+    >>> print(published_task("released-code").cov.trace().round(3))
+    7.328
+    """
+    _checked(variant)
+    d = PUBLISHED.inputs
+    cov = PUBLISHED.correlation ** np.abs(np.subtract.outer(np.arange(d), np.arange(d)))
+    if variant == "theory":
+        return LinearRegression(cov)
+    if variant == "paper":
+        return LinearRegression(cov, np.eye(d) / d, PUBLISHED.noise_variance)
+    root = np.linalg.cholesky(cov)
+    twice = root @ cov @ root.T
+    return LinearRegression(twice, np.eye(d) / d, PUBLISHED.noise_variance, query_cov=np.eye(d))
+
+
+def published_init(key: Key[Array, ""]) -> FactoredParams:
+    """Initial weights: every entry uniform on +-6^-1/2, the default of the published code's layers."""
+    D = PUBLISHED.inputs + 1
+    shapes = ((D, D), (D, D), (D, D), (1, D))
+    bound = D**-0.5
+    draws = [
+        jax.random.uniform(k, shape, minval=-bound, maxval=bound)
+        for k, shape in zip(jax.random.split(key, 4), shapes, strict=True)
+    ]
+    return FactoredParams(*draws, scale=bound)
+
+
+def published_experiment(
+    variant: Variant = "paper",
+    *,
+    steps: int = PUBLISHED.steps,
+    lengths: Sequence[float] = PUBLISHED.lengths,
+    seeds: int = 1,
+    oracle: OracleName = "reduced",
+    record_every: int | None = None,
+    seed: int = PUBLISHED.seed,
+    folder: str | Path | None = None,
+    references: bool = True,
+) -> xr.Dataset:
+    """Train all runs of a variant and put them beside what is known exactly.
+
+    **Arguments:** scale it down with `steps`, `lengths` and `seeds` (independent repetitions: data and initial weights); `oracle`,
+    `record_every` and `folder` as in `descend`; `references=False` leaves out ridge regression and minimisers. The variant `theory` follows gradient flows: it has times instead of steps, and no
+    seeds.
+
+    **Returns:** `risk` (attention, length, seed, step) with `risk_error`; `final_risk` with its 95% interval over seeds (two seeds or
+    more); `bayes_risk` (ridge regression), `minimiser_risk` (the best head in block form); the product `trained` of the read-out's last
+    entry and the block of U that acts on inputs, beside its limit `predicted` = Sig^-1 as L grows, with their relative distance
+    `limit_gap`; `status` of each run. Attributes say how it was made.
+
+    >>> from largeprompt.dynamics import published_experiment
+    >>> found = published_experiment(steps=100, lengths=[10], oracle="exact", references=False)
+    >>> print(found.risk.dims, found.attrs["variant"])
+    ('attention', 'length', 'seed', 'step') paper
+    """
+    _checked(variant)
+    lengths = [checked_length(L) for L in lengths]
+    task = published_task(variant)
+    if variant == "theory":
+        found = _flows(task, lengths)
+    else:
+        seeds = _checks.count("seeds", seeds)
+        every = record_every or min(PUBLISHED.record_every, max(1, steps // 10))
+        keys = jax.vmap(lambda i: jax.random.fold_in(jax.random.key(seed), i))(jnp.arange(seeds))
+        runs = _trained(variant, task, keys, lengths, steps, oracle, every, folder)
+        found = _curves(task, runs, lengths, seeds)
+    found = _with_limit(found, task).assign_coords(
+        attention=list(PUBLISHED.attentions), length=lengths
+    )
+    if references:
+        found = _with_references(found, task, lengths, jax.random.key(seed))
+    return found.assign_attrs(
+        variant=variant,
+        oracle="flow" if variant == "theory" else oracle,
+        seed=seed,
+        hyperparameters=json.dumps(PUBLISHED._asdict()),
+        loss="half the squared error; the published numbers are twice these",
+        largeprompt=__version__,
+        jax=jax.__version__,
+        backend=jax.default_backend(),
+    )
+
+
+def _checked(variant: str) -> None:
+    if variant not in get_args(Variant):
+        raise ValueError(
+            _checks.message(
+                f"variant must be one of {get_args(Variant)}", repr(variant), "name one of them"
+            )
+        )
+
+
+def initial_weights(
+    variant: Variant, keys: Key[Array, " seeds"]
+) -> dict[Attention, list[FactoredParams]]:
+    """Initial weights of every attention and seed: the same for both attentions in `paper`, not in `released-code`."""
+    return {
+        attention: [
+            published_init(jax.random.fold_in(key, 2**31 + (number if variant != "paper" else 0)))
+            for key in keys
+        ]
+        for number, attention in enumerate(PUBLISHED.attentions)
+    }
+
+
+def _trained(
+    variant: Variant,
+    task: LinearRegression,
+    keys: Key[Array, " seeds"],
+    lengths: list[float],
+    steps: int,
+    oracle: OracleName,
+    every: int,
+    folder: str | Path | None,
+) -> list[Descent]:
+    """One run for each (attention, length, seed), in that order."""
+    start = initial_weights(variant, keys)
+    runs: list[tuple[Attention, float, int]] = [
+        (attention, L, i)
+        for attention in PUBLISHED.attentions
+        for L in lengths
+        for i in range(len(keys))
+    ]
+    weights = [start[attention][i] for attention, _, i in runs]
+    return descend_many(
+        keys[np.array([i for _, _, i in runs])],
+        task,
+        jax.tree.map(lambda *leaves: jnp.asarray(np.stack(leaves)), *weights),
+        [L for _, L, _ in runs],
+        steps,
+        PUBLISHED.batch,
+        optax.sgd(2 * PUBLISHED.rate),  # our loss is half of theirs
+        oracle=oracle,
+        attention=[attention for attention, _, _ in runs],
+        record_every=every,
+        folder=folder,
+    )
+
+
+def _curves(
+    task: LinearRegression, runs: list[Descent], lengths: list[float], seeds: int
+) -> xr.Dataset:
+    """Risks against steps, and the block each run ended with."""
+    shape = (len(PUBLISHED.attentions), len(lengths), seeds)
+    dims = ("attention", "length", "seed")
+    steps = max((run.steps for run in runs), key=len)
+
+    def gathered(values: list[np.ndarray]) -> np.ndarray:
+        # a run that diverged has fewer records
+        rows = [np.append(v, np.full(len(steps) - len(v), np.nan)) for v in values]
+        return np.stack(rows).reshape(*shape, -1)
+
+    matrices = [run.final.matrices() for run in runs]
+    d = task.inputs
+    trained = np.stack([np.asarray(v[d] * U[:d, :d], np.float64) for U, v in matrices])
+    risk = gathered([run.risk for run in runs])
+    found = xr.Dataset(
+        {
+            "risk": ((*dims, "step"), risk),
+            "risk_error": ((*dims, "step"), gathered([run.risk_error for run in runs])),
+            "final_risk": (dims[:2], risk[..., -1].mean(axis=2)),
+            "trained": ((*dims, "row", "column"), trained.reshape(*shape, d, d)),
+            "status": (dims, np.array([run.status for run in runs]).reshape(shape)),
+        },
+        coords={"step": steps},
+    )
+    if seeds > 1:
+        from scipy.stats import t
+
+        half = t.ppf(0.975, seeds - 1) * risk.std(axis=2, ddof=1) / np.sqrt(seeds)
+        found["risk_mean"] = (("attention", "length", "step"), risk.mean(axis=2))
+        found["risk_half_interval"] = (("attention", "length", "step"), half)
+        found["final_half_interval"] = (dims[:2], half[..., -1])
+    return found
+
+
+def _flows(task: LinearRegression, lengths: list[float]) -> xr.Dataset:
+    """Gradient flows from the balanced initialisation, at fixed times."""
+    gradient_flow = import_module(".flow", __package__).gradient_flow
+    d, alpha = task.inputs, PUBLISHED.alpha
+    start = BlockParams(alpha * np.eye(d) / np.sqrt(d), alpha)
+    times = np.geomspace(0.1, 1000.0, 61)
+    risk, trained, status = [], [], []
+    for attention in PUBLISHED.attentions:
+        for L in lengths:
+            flow: Any = gradient_flow(task, start, L, times[-1], attention, saveat=times)
+            # a flow that became stationary stays where it is
+            rest = len(times) - len(flow.risk)
+            risk.append(
+                np.append(np.asarray(flow.risk), np.full(max(rest, 0), flow.risk[-1]))[: len(times)]
+            )
+            trained.append(np.asarray(flow.final.b * flow.final.A))
+            status.append(str(flow.status))
+    shape = (len(PUBLISHED.attentions), len(lengths))
+    risk = np.stack(risk).reshape(*shape, -1)
+    dims = ("attention", "length")
+    return xr.Dataset(
+        {
+            "risk": ((*dims, "time"), risk),
+            "final_risk": (dims, risk[..., -1]),
+            "trained": ((*dims, "row", "column"), np.stack(trained).reshape(*shape, d, d)),
+            "status": (dims, np.array(status).reshape(shape)),
+        },
+        coords={"time": times},
+    )
+
+
+def _with_limit(found: xr.Dataset, task: LinearRegression) -> xr.Dataset:
+    """Beside the trained product b A its limit Sig^-1 as L grows, and their relative distance."""
+    predicted = np.linalg.inv(np.asarray(task.cov, np.float64))
+    gap = np.linalg.norm(found.trained.values - predicted, axis=(-2, -1))
+    found["predicted"] = (("row", "column"), predicted)
+    found["limit_gap"] = (found.trained.dims[:-2], gap / np.linalg.norm(predicted))
+    return found
+
+
+@exact
+def _with_references(
+    found: xr.Dataset, task: LinearRegression, lengths: list[float], key: Key[Array, ""]
+) -> xr.Dataset:
+    """Beside the runs: ridge regression, and the best head in block form."""
+    best = [[float(task.minimiser(L, a).risk) for L in lengths] for a in PUBLISHED.attentions]
+    bayes = [task.bayes_risk(L, key) for L in lengths]
+    found["bayes_risk"] = ("length", [float(b.value) for b in bayes])
+    found["bayes_error"] = ("length", [float(b.standard_error) for b in bayes])
+    found["minimiser_risk"] = (("attention", "length"), best)
+    return found

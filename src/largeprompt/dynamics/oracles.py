@@ -1,0 +1,232 @@
+"""Gradient oracles of descent: losses of a fresh batch whose gradients are unbiased for that of the risk.
+
+Linear regression. Given the task w and the query x_q a token is C zeta, zeta standard normal in R^{d+1}, C = [[B, 0], [w'B, tau]]
+with B B' = Sig. So a head acts on standard normal vectors, with the score direction a = C'u, u = U (x_q, 0), and the read-out c = C'v:
+
+    prediction f = sum_i p_i <c, zeta_i>,   p = softmax(<a, zeta_i>),
+    df/dc = sum_i p_i zeta_i,               df/da = sum_i p_i (<c, zeta_i> - f) zeta_i.
+
+`prompts` draws all tokens, `reduced` (reduced.py) draws (f, df/da, df/dc) from their exact law at a fraction of the cost, `exact`
+takes the conditional expectation of the loss given (w, x_q), which depends on <a, a>, <a, c> and <c, c> only. All three see the same
+tasks and queries for the same key. Other tasks: whole prompts of L tokens.
+"""
+
+import math
+from collections.abc import Callable
+from typing import Any, Literal, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Key
+
+from .. import _checks
+from ..icl import LinearRegression, Task
+from ..icl.params import Params
+from ..icl.task import Attention
+from ..measures.gaussian import psd_sqrt
+from ..prompts._arguments import whole_length
+from .output_moments import OutputMoments, output_moments
+from .reduced import reduced_linear, reduced_softmax
+
+OracleName = Literal["prompts", "reduced", "exact"]
+Oracle = Callable[[Key[Array, ""], Params], Float[Array, ""]]  # the mean loss of a fresh batch
+
+_NUMBERS = 2**22  # random numbers held at once
+
+
+class Queries(NamedTuple):
+    """Tasks w, queries x_q, and the noise of their targets."""
+
+    w: Float[Array, "n d"]
+    x: Float[Array, "n d"]
+    noise: Float[Array, " n"]
+
+
+class Regression(eqx.Module):
+    """Linear regression in context as oracles need it: roots of its covariances, in the precision of the descent."""
+
+    root: Float[Array, "d d"]
+    query_root: Float[Array, "d d"]
+    task_root: Float[Array, "d d"]
+    noise: Float[Array, ""]
+
+    def __init__(self, task: LinearRegression, dtype: Any):
+        with jax.enable_x64(True):
+            covariances = (task.cov, task.query_cov, task.task_cov)
+            roots = [psd_sqrt(cov.astype(jnp.float64)) for cov in covariances]
+            self.root, self.query_root, self.task_root = (r.astype(dtype) for r in roots)
+            self.noise = jnp.sqrt(task.noise_variance.astype(jnp.float64)).astype(dtype)
+
+    def queries(self, key: Key[Array, ""], n: int) -> Queries:
+        """N tasks, each with one query."""
+        d = len(self.root)
+        return self.queries_from(jax.random.normal(key, (n, 2 * d + 1), self.root.dtype))
+
+    def queries_from(self, normals: Float[Array, "n m"]) -> Queries:
+        """Tasks and queries made of 2d + 1 standard normals each."""
+        d = len(self.root)
+        w = _product(normals[:, :d], self.task_root)
+        x = _product(normals[:, d : 2 * d], self.query_root)
+        return Queries(w, x, self.noise * normals[:, -1])
+
+    def directions(
+        self, params: Params, queries: Queries
+    ) -> tuple[Float[Array, "n D"], Float[Array, "n D"]]:
+        """(a, c) of every query: scores and values of a token are <a, zeta> and <c, zeta>."""
+        U, v = params.matrices()
+        u = _product(queries.x, U[:, :-1].T)
+        return self._whitened(u, queries), self._whitened(jnp.broadcast_to(v, u.shape), queries)
+
+    def _whitened(self, u: Float[Array, "n D"], queries: Queries) -> Float[Array, "n D"]:
+        inputs = _product(u[:, :-1] + queries.w * u[:, -1:], self.root)
+        return jnp.concatenate([inputs, self.noise * u[:, -1:]], axis=1)
+
+
+def conditional_loss(
+    regression: Regression, moments: OutputMoments, params: Params, queries: Queries
+) -> Float[Array, ""]:
+    """The mean over (w, x_q) of E[1/2 (f - y)^2 | w, x_q]: exact at every length, no prompt is drawn."""
+    a, c = regression.directions(params, queries)
+    target = jnp.sum(queries.w * queries.x, axis=1)
+    dots = [jnp.sum(left * right, axis=1) for left, right in ((a, a), (a, c), (c, c))]
+    second, mean = jax.vmap(moments.second_moment_and_mean)(*dots)
+    return 0.5 * (jnp.mean(second - 2 * mean * target + target**2) + regression.noise**2)
+
+
+class ExactOracle(eqx.Module):
+    """The conditional expectation given tasks and queries: no noise from prompts, a cost that does not depend on L."""
+
+    regression: Regression
+    moments: OutputMoments
+    batch: int = eqx.field(static=True)
+
+    def __call__(self, key: Key[Array, ""], params: Params) -> Float[Array, ""]:
+        queries = self.regression.queries(jax.random.split(key)[0], self.batch)
+        return conditional_loss(self.regression, self.moments, params, queries)
+
+
+class SampledOracle(eqx.Module):
+    """Fresh prompts for linear regression: whole (`prompts`), or exactly in law (`reduced`)."""
+
+    regression: Regression
+    L: float = eqx.field(static=True)
+    attention: Attention = eqx.field(static=True)
+    reduced: bool = eqx.field(static=True)
+    batch: int = eqx.field(static=True)
+
+    def __call__(self, key: Key[Array, ""], params: Params) -> Float[Array, ""]:
+        for_queries, for_prompts = jax.random.split(key)
+        queries = self.regression.queries(for_queries, self.batch)
+        a, c = self.regression.directions(params, queries)
+        target = jnp.sum(queries.w * queries.x, axis=1) + queries.noise
+        return 0.5 * jnp.mean((self._predictions(for_prompts, a, c) - target) ** 2)
+
+    def _predictions(
+        self, key: Key[Array, ""], a: Float[Array, "n D"], c: Float[Array, "n D"]
+    ) -> Float[Array, " n"]:
+        if math.isinf(self.L):  # Lemma 2.1: v'G_w u, for both attentions
+            return jnp.sum(a * c, axis=1)
+        L = int(self.L)
+        fixed_a, fixed_c = jax.lax.stop_gradient((a, c))
+        if self.reduced and self.attention == "linear":
+            f, by_a, by_c = reduced_linear(key, fixed_a, fixed_c, L)
+        else:
+            one = reduced_softmax if self.reduced else _whole_prompt(self.attention)
+            per_prompt = L * (2 if self.reduced else a.shape[1])
+            keys = jax.vmap(lambda i: jax.random.fold_in(key, i))(jnp.arange(self.batch))
+            f, by_a, by_c = _mapped(
+                lambda prompt: one(prompt[0], prompt[1], prompt[2], L),
+                (keys, fixed_a, fixed_c),
+                _NUMBERS // per_prompt,
+            )
+        # f with its derivatives as drawn: nothing is differentiated through the sampling
+        return f + jnp.sum(by_a * (a - fixed_a) + by_c * (c - fixed_c), axis=1)
+
+
+def _whole_prompt(attention: Attention) -> Callable:
+    """(f, df/da, df/dc) of one prompt of L standard normal tokens."""
+
+    def softmax(key: Key[Array, ""], a: Array, c: Array, L: int) -> tuple[Array, Array, Array]:
+        tokens = jax.random.normal(key, (L, len(a)), a.dtype)
+        p = jax.nn.softmax(_product(tokens, a))
+        values = _product(tokens, c)
+        f = p @ values
+        return f, _product(p * (values - f), tokens), _product(p, tokens)
+
+    def linear(key: Key[Array, ""], a: Array, c: Array, L: int) -> tuple[Array, Array, Array]:
+        tokens = jax.random.normal(key, (L, len(a)), a.dtype)
+        scores, values = _product(tokens, a) / L, _product(tokens, c)
+        return scores @ values, _product(values, tokens) / L, _product(scores, tokens)
+
+    return softmax if attention == "softmax" else linear
+
+
+class TaskOracle(eqx.Module):
+    """Fresh prompts of any task, in the task's own precision."""
+
+    task: Task
+    L: float = eqx.field(static=True)
+    attention: Attention = eqx.field(static=True)
+    batch: int = eqx.field(static=True)
+
+    def __call__(self, key: Key[Array, ""], params: Params) -> Float[Array, ""]:
+        keys = jax.vmap(lambda i: jax.random.fold_in(key, i))(jnp.arange(self.batch))
+        return jnp.mean(jax.vmap(lambda k: self._loss(k, params))(keys))
+
+    def _loss(self, key: Key[Array, ""], params: Params) -> Float[Array, ""]:
+        for_task, for_prompt, for_query = jax.random.split(key, 3)
+        task = self.task.sample_task(for_task)
+        law = self.task.tokens(task)
+        query, target = self.task.sample_query(for_query, task)
+        U, v = (m.astype(query.dtype) for m in params.matrices())
+        u = _product(U, query)
+        if math.isfinite(self.L):
+            points = law.sample(for_prompt, int(self.L)).points
+            scores = _product(points, u)
+            weights = jax.nn.softmax(scores) if self.attention == "softmax" else scores / self.L
+            return self.task.loss(_product(weights, points) @ v, target)
+        if self.attention == "softmax":
+            return self.task.loss(law.tilted_mean(u) @ v, target)
+        mean = law.mean()
+        second_moment = law.cov() + jnp.outer(mean, mean)
+        return self.task.loss(_product(second_moment, u) @ v, target)
+
+
+def make_oracle(
+    task: Task, L: float, attention: Attention, name: OracleName, batch: int, dtype: Any
+) -> ExactOracle | SampledOracle | TaskOracle:
+    """The oracle of that name for a task, or a refusal that says which oracles it has."""
+    if name not in ("prompts", "reduced", "exact"):
+        raise ValueError(
+            _checks.message(
+                "oracle must be 'prompts', 'reduced' or 'exact'", repr(name), "name one of them"
+            )
+        )
+    if name != "exact" and math.isfinite(L):
+        whole_length(L)
+    if isinstance(task, LinearRegression):
+        regression = Regression(task, dtype)
+        if name == "exact":
+            return ExactOracle(regression, output_moments(L, attention), batch)
+        return SampledOracle(regression, L, attention, name == "reduced", batch)
+    if name != "prompts":
+        raise ValueError(
+            _checks.message(
+                f"the oracle {name!r} knows Gaussian linear regression only",
+                f"a {type(task).__name__}",
+                "pass oracle='prompts', which draws prompts of any task",
+            )
+        )
+    return TaskOracle(task, L, attention, batch)
+
+
+def _mapped(one: Callable, xs: tuple, at_once: int) -> Any:
+    """`one` over the leading axis, so many at a time."""
+    if len(xs[0]) <= at_once:
+        return jax.vmap(one)(xs)
+    return jax.lax.map(one, xs, batch_size=max(1, at_once))
+
+
+def _product(a: Array, b: Array) -> Array:
+    return jnp.matmul(a, b, precision="highest")

@@ -1,0 +1,199 @@
+"""Descent as a machine: records, resumption, refusal, runs together, divergence; and that its oracles train alike."""
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from scipy import stats
+
+import largeprompt as lp
+from largeprompt.dynamics.oracles import OracleName
+from largeprompt.icl.task import Attention
+
+KEY = jax.random.key(0)
+TASK = lp.LinearRegression([[1.0]], noise_variance=0.1)
+START = lp.HeadParams([[0.5, 0.1], [0.0, 0.2]], [0.1, 0.6])
+ATTENTIONS: tuple[Attention, ...] = ("softmax", "linear")
+SAMPLED: tuple[OracleName, ...] = ("prompts", "reduced")
+ROOT = Path(__file__).parents[2]
+
+
+def _stacked(params, runs):
+    return jax.tree.map(lambda leaf: jnp.stack([leaf] * runs), params)
+
+
+def _killed(folder):
+    return [sys.executable, "-m", "tests.dynamics.killed", str(folder)]
+
+
+def test_a_killed_run_resumes_bit_for_bit(tmp_path):
+    """SIGKILL while steps are being taken; the second process ends where one that was never killed ends."""
+    process = subprocess.Popen(_killed(tmp_path), cwd=ROOT, stdout=subprocess.PIPE, text=True)
+    deadline = time.monotonic() + 120
+    while not list(tmp_path.glob("runs-0.npz")) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    process.send_signal(signal.SIGKILL)
+    printed, _ = process.communicate()
+    assert not printed  # killed before its end
+    with np.load(tmp_path / "runs-0.npz") as saved:
+        assert 0 < json.loads(str(saved["about"]))["step"] < 10_000
+    ends = [
+        subprocess.run(_killed(where), cwd=ROOT, capture_output=True, text=True, check=True).stdout
+        for where in (tmp_path, "-")
+    ]
+    assert ends[0] == ends[1]
+    assert len(ends[0].strip()) == 16
+
+
+def _run(folder=None, steps=50, batch=8, L=10.0, key=KEY, optimiser=None, **more):
+    optimiser = optax.sgd(1e-2, momentum=0.9) if optimiser is None else optimiser
+    return lp.descend(
+        key,
+        TASK,
+        START,
+        L,
+        steps,
+        batch,
+        optimiser,
+        oracle="exact",
+        record_every=20,
+        folder=folder,
+        **more,
+    )
+
+
+def test_resuming_extends_and_refuses(tmp_path):
+    whole = _run(steps=70)
+    assert whole.steps.tolist() == [0, 20, 40, 60, 70]
+    assert _run(tmp_path).steps.tolist() == [0, 20, 40, 50]
+    longer = _run(tmp_path, steps=70)
+    for found, expected in zip(jax.tree.leaves(longer), jax.tree.leaves(whole), strict=True):
+        assert np.array_equal(found, expected)
+    assert np.array_equal(_run(tmp_path, steps=70).risk, whole.risk)  # nothing left to do
+    for rule, change in {
+        "batch 4 where it has 8": {"batch": 4},
+        "L = 11": {"L": 11.0},
+        "keys": {"key": jax.random.key(1)},
+        "optimiser": {"optimiser": optax.sgd(2e-2, momentum=0.9)},
+        "attention|linear": {"attention": "linear"},
+        "steps = 30": {"steps": 30},
+    }.items():
+        with pytest.raises(ValueError, match=rule):
+            _run(tmp_path, **{"steps": 70, **change})
+    (tmp_path / "runs-0.npz").write_bytes(b"half a file")
+    with pytest.raises(ValueError, match="readable checkpoint"):
+        _run(tmp_path)
+
+
+def test_runs_together_are_the_runs_alone():
+    """Lengths and attentions of all kinds in one computation; infinity is a length."""
+    keys = jax.random.split(KEY, 3)
+    lengths = [1.0, jnp.inf, 30.0]
+    attention: list[Attention] = ["softmax", "softmax", "linear"]
+    together = lp.descend_many(
+        keys,
+        TASK,
+        _stacked(START, 3),
+        lengths,
+        50,
+        8,
+        oracle="exact",
+        attention=attention,
+        record_every=25,
+    )
+    for i, run in enumerate(together):
+        alone = lp.descend(
+            keys[i],
+            TASK,
+            START,
+            lengths[i],
+            50,
+            8,
+            oracle="exact",
+            attention=attention[i],
+            record_every=25,
+        )
+        assert run.finished
+        assert np.allclose(run.final.U, alone.final.U, rtol=1e-12)
+        assert np.abs(run.final.v - START.v).max() > 1e-4
+
+
+def test_oracles_lead_to_the_same_law_of_final_risks():
+    """120 seeds each, 60 steps, batches of 8: Kolmogorov-Smirnov at a false-alarm rate of 1e-6 each."""
+    seeds = 120
+    finals: dict[tuple[OracleName, Attention], list] = {}
+    for number, oracle in enumerate(SAMPLED):
+        for attention in ATTENTIONS:
+            runs = lp.descend_many(
+                jax.random.split(jax.random.key(number), seeds),
+                TASK,
+                _stacked(START, seeds),
+                [5.0] * seeds,
+                60,
+                8,
+                optax.sgd(0.01),
+                oracle=oracle,
+                attention=(attention,) * seeds,
+                record_every=60,
+            )
+            assert all(run.finished for run in runs)
+            finals[oracle, attention] = [run.final.U[0, 0] * run.final.v[1] for run in runs]
+    for attention in ATTENTIONS:
+        pair = finals["prompts", attention], finals["reduced", attention]
+        result: Any = stats.ks_2samp(pair[0], pair[1])
+        assert result.pvalue > 1e-6
+        assert np.std(pair[0]) > 0.005  # seeds differ, so there is a law to compare
+
+
+def test_factored_and_block_heads_train_on_the_risk():
+    """The risk recorded in block form is the exact one, and descent lowers it; factors move as the chain rule says."""
+    block = lp.BlockParams([[0.4]], 0.4)
+    run = lp.descend(
+        KEY, TASK, block, 40.0, 300, 64, optax.sgd(0.1), oracle="exact", record_every=100
+    )
+    assert run.risk[-1] == pytest.approx(float(TASK.risk(run.final, 40.0)), rel=1e-12)
+    assert run.risk[-1] < 0.5 * run.risk[0]
+    factored = lp.FactoredParams(2.0 * np.eye(2), START.U, np.eye(2), START.v[None], scale=0.5)
+    one = lp.descend(KEY, TASK, factored, 40.0, 1, 8, optax.sgd(1.0), oracle="exact")
+    general = lp.descend(KEY, TASK, START, 40.0, 1, 8, optax.sgd(1.0), oracle="exact")
+    moved = general.final.U - START.U  # U = scale K'Q: dK = scale Q dU', dQ = scale K dU
+    assert np.allclose(one.final.Q - factored.Q, 0.5 * 2.0 * moved, rtol=1e-10)
+    assert np.allclose(one.final.K - factored.K, 0.5 * START.U @ moved.T, rtol=1e-10)
+    assert np.allclose(one.final.O[0] - factored.O[0], general.final.v - START.v, rtol=1e-10)
+    found = one.risk[0], general.risk[0]
+    assert found[0] == pytest.approx(found[1], rel=1e-12)
+    truth = TASK.risk(START, 40.0, key=KEY)
+    assert abs(truth.value - found[0]) < 6 * np.hypot(truth.standard_error, one.risk_error[0])
+
+
+def test_other_tasks_train_on_prompts():
+    task = lp.ProductRegression(lp.Rademacher(1), noise_variance=0.1)
+    run = lp.descend(
+        KEY,
+        task,
+        lp.BlockParams([[0.3]], 0.3),
+        6,
+        60,
+        16,
+        optax.sgd(0.1),
+        oracle="prompts",
+        record_every=60,
+    )
+    assert run.finished
+    assert run.risk[-1] + 3 * run.risk_error[-1] < run.risk[0]
+
+
+def test_divergence_has_a_name():
+    run = _run(optimiser=optax.sgd(1e6))
+    assert run.status.startswith("diverged: parameters are not finite at step")
+    assert "smaller rate" in run.status
+    assert not run.finished

@@ -1,0 +1,238 @@
+"""Gradient oracles against brute force in NumPy, against each other, and against formulas differentiated numerically.
+
+Means and covariances are compared by z-scores. A bound of 6.5 standard errors on at most 200 numbers a test means false alarms
+below 2e-8 under the normal law of averages; the moments compared are heavier-tailed, which the key, fixed, settles.
+"""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from scipy import stats
+
+import largeprompt as lp
+from largeprompt.dynamics.oracles import (
+    OracleName,
+    Regression,
+    SampledOracle,
+    TaskOracle,
+    conditional_loss,
+    make_oracle,
+)
+from largeprompt.dynamics.output_moments import output_moments
+from largeprompt.dynamics.reduced import _sin_cos_pi, normal_pairs
+from largeprompt.icl.task import Attention
+
+from ..oracles.pair import two_token_participation
+from ..oracles.regression import simulate_gradients
+
+COV = np.array([[1.0, 0.4], [0.4, 0.7]])
+TASK_COV = np.array([[0.8, -0.1], [-0.1, 0.5]])
+QUERY_COV = np.array([[0.6, -0.2], [-0.2, 1.1]])
+NOISE = 0.2
+TASK = lp.LinearRegression(COV, TASK_COV, NOISE, query_cov=QUERY_COV)
+U = np.array([[0.8, 0.3, 0.2], [-0.2, 0.6, -0.4], [0.3, -0.1, 0.5]])  # not symmetric
+V = np.array([0.3, -0.2, 1.1])
+PARAMS = lp.HeadParams(U, V)
+N = 20_000
+BOUND = 6.5
+ATTENTIONS: tuple[Attention, ...] = ("softmax", "linear")
+ORACLES: tuple[OracleName, ...] = ("prompts", "reduced", "exact")
+
+
+def _draws(oracle, n=N, params=PARAMS, seed=0):
+    """N rows (dU, dv, loss) of an oracle with a batch of one."""
+    params = jax.tree.map(lambda leaf: leaf.astype(jnp.float32), params)
+
+    def one(key):
+        loss, slope = jax.value_and_grad(oracle, argnums=1)(key, params)
+        return jnp.concatenate([slope.U.ravel(), slope.v, loss[None]])
+
+    keys = jax.random.split(jax.random.key(seed), n)
+    return np.asarray(jax.jit(lambda k: jax.lax.map(one, k, batch_size=5000))(keys), np.float64)
+
+
+def _scores(a, b):
+    """z-scores of the differences of the means of the columns, where they vary at all."""
+    spread = np.sqrt(a.var(axis=0) / len(a) + b.var(axis=0) / len(b))
+    gap = a.mean(axis=0) - b.mean(axis=0)
+    assert np.all(np.abs(gap[spread == 0]) == 0)
+    return np.abs(gap[spread > 0]) / spread[spread > 0]
+
+
+def _pairs(rows):
+    """Products of every two columns, centred: their means are the covariances."""
+    centred = rows - rows.mean(axis=0)
+    i, j = np.triu_indices(rows.shape[1])
+    return centred[:, i] * centred[:, j]
+
+
+def _simulated(L, attention):
+    return simulate_gradients(
+        cov=COV,
+        task_cov=TASK_COV,
+        noise=NOISE,
+        query_cov=QUERY_COV,
+        U=U,
+        v=V,
+        L=L,
+        n=N,
+        seed=L,
+        attention=attention,
+    )
+
+
+@pytest.mark.parametrize(
+    ("L", "attention"), [(1, "softmax"), (4, "softmax"), (1, "linear"), (4, "linear")]
+)
+def test_sampled_gradients_have_the_law_of_brute_force(L, attention):
+    """Means, covariances, and the laws of the loss and of the length of the gradient (Kolmogorov-Smirnov at 1e-8)."""
+    truth = _simulated(L, attention)
+    for reduced in (False, True):
+        oracle = SampledOracle(Regression(TASK, jnp.float32), float(L), attention, reduced, 1)
+        found = _draws(oracle)
+        assert np.max(_scores(found, truth)) < BOUND
+        assert np.max(_scores(_pairs(found), _pairs(truth))) < BOUND
+        lengths = [np.linalg.norm(rows[:, :-1], axis=1) for rows in (found, truth)]
+        for pair in (lengths, (found[:, -1], truth[:, -1])):
+            result: Any = stats.ks_2samp(pair[0], pair[1])
+            assert result.pvalue > 1e-8
+
+
+@pytest.mark.parametrize("attention", ["softmax", "linear"])
+def test_exact_gradient_is_the_mean_of_sampled_ones(attention):
+    truth = _simulated(4, attention)
+    oracle = make_oracle(TASK, 4.0, attention, "exact", 1, jnp.float64)
+    keys = jax.random.split(jax.random.key(5), N)
+
+    def one(key):
+        loss, slope = jax.value_and_grad(oracle, argnums=1)(key, PARAMS)
+        return jnp.concatenate([slope.U.ravel(), slope.v, loss[None]])
+
+    found = np.asarray(jax.jit(jax.vmap(one))(keys))
+    assert np.max(_scores(found, truth)) < BOUND
+    varying = truth.var(axis=0) > 0
+    assert np.all(found.var(axis=0)[varying] < 1.1 * truth.var(axis=0)[varying])
+
+
+def test_prompts_of_any_task_agree_with_those_of_linear_regression():
+    single = lp.LinearRegression(COV.astype(np.float32), TASK_COV, NOISE)
+    generic = _draws(TaskOracle(single, 4.0, "softmax", 1))
+    special = _draws(
+        SampledOracle(Regression(single, jnp.float32), 4.0, "softmax", False, 1), seed=1
+    )
+    assert np.max(_scores(generic, special)) < BOUND
+    assert np.max(_scores(_pairs(generic), _pairs(special))) < BOUND
+
+
+def test_infinite_prompts():
+    """Both attentions predict v'G_w u there, whatever the oracle; sampled targets keep their noise."""
+    regression = Regression(TASK, jnp.float64)
+    key = jax.random.key(2)
+    queries = regression.queries(jax.random.split(key)[0], 50)
+    gaps = []
+    for w, x in zip(np.asarray(queries.w), np.asarray(queries.x), strict=True):
+        pull = COV @ w
+        G = np.block([[COV, pull[:, None]], [pull[None], np.array([[w @ pull + NOISE]])]])
+        gaps.append(V @ G @ U @ np.append(x, 0.0) - w @ x)
+    exact = np.mean(np.square(gaps)) / 2 + NOISE / 2
+    noisy = np.mean(np.square(gaps - np.asarray(queries.noise))) / 2
+    for attention in ATTENTIONS:
+        for name, expected in zip(ORACLES, (noisy, noisy, exact), strict=True):
+            oracle = make_oracle(TASK, np.inf, attention, name, 50, jnp.float64)
+            assert float(oracle(key, PARAMS)) == pytest.approx(expected, rel=1e-12)
+
+
+def _two_tokens(U, v, w, x):
+    """E[1/2 (f - w'x - noise)^2 | w, x] at L = 2 by the moments of the output, participation in 25 digits."""
+    pull = COV @ w
+    G = np.block([[COV, pull[:, None]], [pull[None], np.array([[w @ pull + NOISE]])]])
+    u = U @ np.append(x, 0.0)
+    s, a, c = u @ G @ u, v @ G @ u, v @ G @ v
+    P = {name: float(value) for name, value in two_token_participation(np.sqrt(s)).items()}
+    second = a**2 * (1 - P["P2"] - 6 * P["P3"] + 6 * P["P22"]) + c * P["P2"]
+    return (second - 2 * a * (1 - P["P2"]) * (w @ x) + (w @ x) ** 2 + NOISE) / 2
+
+
+def test_exact_loss_and_its_slope_against_two_tokens():
+    regression, moments = Regression(TASK, jnp.float64), output_moments(2.0, "softmax")
+    w, x = np.array([0.7, -0.4]), np.array([0.9, 0.5])
+    normals = np.concatenate(
+        [
+            np.linalg.solve(np.asarray(regression.task_root), w),
+            np.linalg.solve(np.asarray(regression.query_root), x),
+            [0.0],
+        ]
+    )
+    queries = regression.queries_from(jnp.asarray(normals)[None])
+
+    def loss(params):
+        return conditional_loss(regression, moments, params, queries)
+
+    value, slope = jax.value_and_grad(loss)(PARAMS)
+    assert float(value) == pytest.approx(_two_tokens(U, V, w, x), rel=1e-10)
+    rng, h = np.random.default_rng(0), 1e-4
+    dU, dv = rng.normal(size=U.shape), rng.normal(size=V.shape)
+    difference = (
+        _two_tokens(U + h * dU, V + h * dv, w, x) - _two_tokens(U - h * dU, V - h * dv, w, x)
+    ) / (2 * h)
+    along = float(jnp.sum(slope.U * dU) + slope.v @ dv)
+    assert along == pytest.approx(difference, rel=1e-6)
+
+
+def test_exact_oracle_averages_to_the_gradient_of_the_risk():
+    """Block form, 2^16 tasks and queries in 16 groups: 7 standard errors with 15 degrees of freedom, false alarms below 1e-4."""
+    params = lp.BlockParams(U[:2, :2], 1.2)
+    expected = jax.grad(TASK.risk_function(20.0))(params)
+    oracle = make_oracle(TASK, 20.0, "softmax", "exact", 4096, jnp.float64)
+    slopes = jax.lax.map(
+        lambda key: jax.grad(oracle, argnums=1)(key, params),
+        jax.random.split(jax.random.key(7), 16),
+    )
+    for found, truth in ((slopes.A, expected.A), (slopes.b, expected.b)):
+        error = np.std(found, axis=0, ddof=1) / 4
+        assert np.all(np.abs(np.mean(found, axis=0) - truth) < 7 * error)
+
+
+@pytest.mark.parametrize("L", [1.0, 30.0, 1e9])
+def test_table_of_output_moments(L):
+    """Against the participation moments themselves, with derivatives; not a number beyond its range."""
+    table = output_moments(L, "softmax")
+    s = jnp.array([0.0, 1e-4, 0.3, 2.0, 50.0, 1500.0])
+    p = lp.participation(jnp.sqrt(s), L)
+    second, mean = jax.vmap(table.second_moment_and_mean, (0, None, None))(
+        s, jnp.asarray(2.0), jnp.asarray(3.0)
+    )
+    assert np.allclose(mean, 2 * (1 - p.p2), rtol=1e-9, atol=1e-11)
+    expected = 4 * (1 - p.p2 - 6 * p.p3 + 6 * p.p22) + 3 * p.p2
+    assert np.allclose(second, expected, rtol=1e-9, atol=1e-11)
+    assert np.isnan(
+        table.second_moment_and_mean(jnp.asarray(1700.0), jnp.ones(()), jnp.ones(()))[0]
+    )
+
+
+def test_pairs_of_normals():
+    """Normal, independent of each other: Kolmogorov-Smirnov and correlations of powers at 1e-6 each."""
+    g, e = (np.asarray(a, np.float64) for a in normal_pairs(jax.random.key(3), 200_000))
+    for sample in (g, e, (g + e) / np.sqrt(2)):
+        result: Any = stats.kstest(sample, "norm")
+        assert result.pvalue > 1e-6
+    for a, b in ((g, e), (g**2, e**2), (g**2, e), (g, e**3)):
+        assert abs(np.corrcoef(a, b)[0, 1]) < 4.9 / np.sqrt(len(g))
+    x = np.linspace(-0.5, 0.5, 101)
+    sine, cosine = _sin_cos_pi(jnp.asarray(x))
+    assert np.allclose(sine, np.sin(np.pi * x), atol=1e-7)
+    assert np.allclose(cosine, np.cos(np.pi * x), atol=1e-7)
+
+
+def test_degenerate_directions():
+    """Zero scores (every weight 1/L) and no read-out: the reduced law has no nought divided by nought in it."""
+    regression = Regression(lp.LinearRegression(COV, TASK_COV, 0.0), jnp.float32)
+    for attention in ATTENTIONS:
+        params = lp.HeadParams(np.zeros((3, 3)), np.zeros(3))
+        params = jax.tree.map(lambda leaf: leaf.astype(jnp.float32), params)
+        oracle = SampledOracle(regression, 5.0, attention, True, 8)
+        slope = jax.grad(oracle, argnums=1)(jax.random.key(0), params)
+        assert np.all(np.isfinite(np.concatenate([slope.U.ravel(), slope.v])))
