@@ -40,9 +40,11 @@ if TYPE_CHECKING:
     from .dynamics import compare as compare
     from .dynamics import descend as descend
     from .dynamics import descend_many as descend_many
+    from .dynamics import flow_curves as flow_curves
     from .dynamics import gradient_flow as gradient_flow
     from .dynamics import prompt_length_for_risk as prompt_length_for_risk
     from .dynamics import published_experiment as published_experiment
+    from .dynamics import risk_curves as risk_curves
     from .dynamics import transfer_curve as transfer_curve
     from .icl import BlockParams as BlockParams
     from .icl import FactoredParams as FactoredParams
@@ -78,9 +80,12 @@ if TYPE_CHECKING:
     from .prompts import sample_outputs as sample_outputs
     from .prompts import score_moment as score_moment
     from .report import plot_curve as plot_curve
+    from .report import plot_experiment as plot_experiment
+    from .report import plot_flow as plot_flow
     from .report import plot_growing_prompt as plot_growing_prompt
     from .report import plot_limits as plot_limits
     from .report import plot_regimes as plot_regimes
+    from .report import plot_risks as plot_risks
     from .report import save_figure as save_figure
     from .sweep import CellFailure as CellFailure
     from .sweep import Sweep as Sweep
@@ -158,17 +163,22 @@ _ROOMS = {
         "compare",
         "descend",
         "descend_many",
+        "flow_curves",
         "gradient_flow",
         "prompt_length_for_risk",
         "published_experiment",
+        "risk_curves",
         "transfer_curve",
     ),
     "sweep": ("CellFailure", "Sweep", "SweepResult", "grid"),
     "report": (
         "plot_curve",
+        "plot_experiment",
+        "plot_flow",
         "plot_growing_prompt",
         "plot_limits",
         "plot_regimes",
+        "plot_risks",
         "save_figure",
     ),
 }

@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 from .. import __version__
-from . import concentration, reproduce
+from . import concentration, reproduce, training
 from ._output import LineOfErrors
 
 app = typer.Typer(
@@ -37,6 +37,9 @@ for command in (
     concentration.curve,
     concentration.regime,
     concentration.length,
+    training.risk,
+    training.flow,
+    training.train,
 ):
     app.command()(command)
 

@@ -1,5 +1,7 @@
 """Training: gradient flow and descent, at finite and infinite prompt length."""
 
+from .curves import flow_curves as flow_curves
+from .curves import risk_curves as risk_curves
 from .descent import Descent as Descent
 from .descent import descend as descend
 from .descent import descend_many as descend_many

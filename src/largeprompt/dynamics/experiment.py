@@ -15,9 +15,8 @@ In all of them softmax and linear attention see the same tasks and queries.
 
 import json
 from collections.abc import Sequence
-from importlib import import_module
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Literal, NamedTuple, get_args
 
 import jax
 import jax.numpy as jnp
@@ -27,10 +26,12 @@ import xarray as xr
 from jaxtyping import Array, Key
 
 from .. import __version__, _checks
-from ..icl import BlockParams, FactoredParams, LinearRegression
+from ..icl import FactoredParams, LinearRegression
 from ..icl.task import Attention, checked_length
 from ..prompts._exact import exact
 from .descent import Descent, descend_many
+from .flow import gradient_flow
+from .initial import balanced_init
 from .oracles import OracleName
 
 Variant = Literal["paper", "released-code", "theory"]
@@ -237,19 +238,13 @@ def _curves(
 
 def _flows(task: LinearRegression, lengths: list[float]) -> xr.Dataset:
     """Gradient flows from the balanced initialisation, at fixed times."""
-    gradient_flow = import_module(".flow", __package__).gradient_flow
-    d, alpha = task.inputs, PUBLISHED.alpha
-    start = BlockParams(alpha * np.eye(d) / np.sqrt(d), alpha)
+    d, start = task.inputs, balanced_init(task, PUBLISHED.alpha)
     times = np.geomspace(0.1, 1000.0, 61)
     risk, trained, status = [], [], []
     for attention in PUBLISHED.attentions:
         for L in lengths:
-            flow: Any = gradient_flow(task, start, L, times[-1], attention, saveat=times)
-            # a flow that became stationary stays where it is
-            rest = len(times) - len(flow.risk)
-            risk.append(
-                np.append(np.asarray(flow.risk), np.full(max(rest, 0), flow.risk[-1]))[: len(times)]
-            )
+            flow = gradient_flow(task, start, L, times[-1], attention, saveat=times)
+            risk.append(flow.held(times)[1])
             trained.append(np.asarray(flow.final.b * flow.final.A))
             status.append(str(flow.status))
     shape = (len(PUBLISHED.attentions), len(lengths))

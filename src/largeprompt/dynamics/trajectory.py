@@ -5,6 +5,7 @@ from typing import Any, Literal
 import equinox as eqx
 import jax
 import numpy as np
+from jax.flatten_util import ravel_pytree
 from jaxtyping import Float
 
 from ..icl.task import RiskFunction
@@ -39,3 +40,11 @@ class Trajectory(eqx.Module):
     def at(self, index: int) -> Any:
         """The parameters at one of the times."""
         return jax.tree.map(lambda a: a[index], self.params)
+
+    def held(
+        self, times: Float[np.ndarray, " asked"]
+    ) -> tuple[Float[np.ndarray, "asked n"], Float[np.ndarray, " asked"]]:
+        """Parameters as vectors, and risks, at recorded times; the last ones for later times, where a stationary flow stays."""
+        index = np.minimum(np.searchsorted(self.times, times), len(self.times) - 1)
+        flat = jax.vmap(lambda params: ravel_pytree(params)[0])(self.params)
+        return np.asarray(flat)[index], self.risk[index]

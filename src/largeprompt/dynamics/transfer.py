@@ -3,10 +3,8 @@
 import math
 from typing import NamedTuple
 
-import jax
 import numpy as np
 import xarray as xr
-from jax.flatten_util import ravel_pytree
 from jaxtyping import Float
 
 from .. import _checks
@@ -66,7 +64,7 @@ def compare(finite: Trajectory, infinite: Trajectory) -> Comparison:
     True
     """
     times = _common_times(finite, infinite)
-    points, risks = zip(*(_held(run, times) for run in (finite, infinite)), strict=True)
+    points, risks = zip(*(run.held(times) for run in (finite, infinite)), strict=True)
     if points[0].shape != points[1].shape:
         raise ValueError(
             _checks.message(
@@ -106,13 +104,6 @@ def _common_times(one: Trajectory, other: Trajectory) -> np.ndarray:
             )
         )
     return times
-
-
-def _held(run: Trajectory, times: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Points and risks of a flow at the times, the last one for later times."""
-    index = np.minimum(np.searchsorted(run.times, times), len(run.times) - 1)
-    flat = jax.vmap(lambda params: ravel_pytree(params)[0])(run.params)
-    return np.asarray(flat)[index], run.risk[index]
 
 
 @exact

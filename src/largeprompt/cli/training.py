@@ -1,0 +1,249 @@
+"""`largeprompt risk`, `largeprompt flow`, `largeprompt train`."""
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from .._files import FIGURES, check_target, whole
+from ._configuration import Covariance, Dim, covariance_matrix
+from ._output import use_float64, working, write_figure, write_netcdf
+
+if TYPE_CHECKING:
+    import xarray as xr
+
+    from ..icl import LinearRegression
+
+Lengths = Annotated[
+    str, typer.Option("--lengths", "-L", help="Prompt lengths, as in 10,100,1e9,inf.")
+]
+Noise = Annotated[float, typer.Option("--noise", help="Variance tau^2 of the label noise.")]
+TaskScale = Annotated[float, typer.Option("--task-scale", help="Covariance of w: scale x I.")]
+Out = Annotated[Path | None, typer.Option("--out", help="Write the data to this .nc.")]
+Figure = Annotated[Path | None, typer.Option("--figure", help="Draw to this .pdf, .png or .svg.")]
+_OPTIONS = "options.json"
+
+
+def _lengths(text: str) -> list[float]:
+    try:
+        return [float(part) for part in text.split(",")]
+    except ValueError as error:
+        raise ValueError(
+            f"--lengths must be numbers separated by commas; received {text!r}. To fix: write for example 10,100,1e9,inf."
+        ) from error
+
+
+def _task(dim: int, covariance: str, noise: float, task_scale: float) -> "LinearRegression":
+    from ..icl import LinearRegression
+
+    cov = covariance_matrix(covariance, dim)
+    import numpy as np
+
+    return LinearRegression(cov, task_scale * np.eye(len(cov)), noise)
+
+
+def _check_targets(out: Path | None, figure: Path | None) -> None:
+    if out is not None:
+        check_target(out, "data", (".nc",))
+    if figure is not None:
+        check_target(figure, "figure", FIGURES)
+
+
+def _table(title: str, columns: list[str], rows: list[list[str]]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(title=title)
+    for column in columns:
+        table.add_column(column, justify="right")
+    for row in rows:
+        table.add_row(*row)
+    Console().print(table)
+
+
+def risk(
+    dim: Dim = 5,
+    covariance: Covariance = "identity",
+    noise: Noise = 0.1,
+    task_scale: TaskScale = 0.2,
+    lengths: Lengths = "10,30,100,300,1000",
+    seed: Annotated[int, typer.Option(help="Seed of the ridge regression's average.")] = 0,
+    out: Out = None,
+    figure: Figure = None,
+) -> None:
+    """Risks of linear regression in context: the best softmax head, the best linear head, ridge regression."""
+    _check_targets(out, figure)
+    wanted = _lengths(lengths)
+    use_float64()
+    import jax
+
+    from ..dynamics import risk_curves
+
+    task = _task(dim, covariance, noise, task_scale)
+    with working("minimising"):
+        data = risk_curves(task, wanted, jax.random.key(seed))
+    columns = [data[n].values for n in ("length", "softmax", "linear", "ridge", "ridge_error")]
+    rows = [
+        [f"{L:g}", f"{s:.6f}", f"{li:.6f}", f"{r:.6f} ± {e:.1e}"]
+        for L, s, li, r, e in zip(*columns, strict=True)
+    ]
+    _table("risk of the best head", ["L", "softmax", "linear", "ridge (Bayes)"], rows)
+    typer.echo(f"noise floor {data.attrs['bayes_risk']:g}; heads exact, ridge sampled")
+    if out is not None:
+        write_netcdf(data, out)
+    if figure is not None:
+        from ..report import plot_risks
+
+        write_figure(plot_risks(data), figure)
+
+
+def flow(
+    dim: Dim = 5,
+    covariance: Covariance = "rho:0.5",
+    noise: Noise = 0.0,
+    task_scale: TaskScale = 1.0,
+    lengths: Lengths = "100,10000,inf",
+    alpha: Annotated[
+        float | None,
+        typer.Option(
+            help="Scale of the balanced start; half the largest admissible one if left out."
+        ),
+    ] = None,
+    attention: Annotated[str, typer.Option(help="softmax or linear.")] = "softmax",
+    until: Annotated[
+        float | None, typer.Option(help="Stop at this time instead of at stationarity.")
+    ] = None,
+    out: Out = None,
+    figure: Figure = None,
+) -> None:
+    """Gradient flow of the exact risk from the balanced initialisation; exit status 1 if a flow did not become stationary."""
+    _check_targets(out, figure)
+    wanted = _lengths(lengths)
+    use_float64()
+    from ..dynamics import admissible_alpha, balanced_init, flow_curves
+
+    if attention != "softmax" and attention != "linear":
+        raise ValueError(
+            f"--attention must be softmax or linear; received {attention!r}. To fix: name one of them."
+        )
+    task = _task(dim, covariance, noise, task_scale)
+    largest = admissible_alpha(task)
+    start = balanced_init(task, largest / 2 if alpha is None else alpha)
+    typer.echo(f"balanced start: alpha = {float(start.b):.4g}, admissible below {largest:.4g}")
+    with working("following the flows"):
+        data = flow_curves(task, start, wanted, attention, until=until)
+    _print_flows(data)
+    if out is not None:
+        write_netcdf(data, out)
+    if figure is not None:
+        from ..report import plot_flow
+
+        write_figure(plot_flow(data), figure)
+    arrived = until is not None or bool((data["phase"] == "stationary").all())
+    raise typer.Exit(code=0 if arrived else 1)
+
+
+def _print_flows(data: "xr.Dataset") -> None:
+    names = ("length", "phase", "valley_entered", "stopped", "final_risk", "gradient_norm")
+    rows = []
+    for (L, phase, entered, stopped, risk, norm), b in zip(
+        zip(*(data[n].values for n in names), strict=True), data["b"].values[:, -1], strict=True
+    ):
+        when = f"{entered:.4g}" if entered >= 0 else "never"
+        rows.append(
+            [f"{L:g}", str(phase), when, f"{stopped:.4g}", f"{risk:.6g}", f"{norm:.1e}", f"{b:.4f}"]
+        )
+    heads = ["L", "stopped in phase", "valley entered", "time", "risk", "|gradient|", "b"]
+    _table(f"gradient flow, {data.attrs['attention']} attention", heads, rows)
+    for status in json.loads(data.attrs["status"]):
+        typer.echo(status)
+
+
+def train(
+    variant: Annotated[
+        str, typer.Option(help="paper, released-code or theory (see docs/training.md).")
+    ] = "paper",
+    steps: Annotated[int, typer.Option(help="Steps of SGD; 300,000 were published.")] = 3000,
+    lengths: Lengths = "10,100,1000",
+    seeds: Annotated[int, typer.Option(help="Independent repetitions.")] = 1,
+    oracle: Annotated[str, typer.Option(help="exact, reduced or prompts.")] = "reduced",
+    full: Annotated[bool, typer.Option("--full", help="Published steps and lengths.")] = False,
+    seed: Annotated[int, typer.Option(help="Seed; 327 was published.")] = 327,
+    out: Annotated[
+        Path | None, typer.Option("--out", help="New folder for checkpoints, data and figures.")
+    ] = None,
+    resume: Annotated[
+        Path | None, typer.Option("--resume", help="Go on in this folder, with its options.")
+    ] = None,
+) -> None:
+    """The published experiment, in one of three variants; killed at any moment it resumes to the same result."""
+    options = {
+        "variant": variant,
+        "steps": steps,
+        "lengths": _lengths(lengths),
+        "seeds": seeds,
+        "oracle": oracle,
+        "seed": seed,
+    }
+    folder = _train_folder(out, resume)
+    if resume is not None:
+        options = _saved_options(resume)
+    use_float64()
+    from ..dynamics import published_experiment
+    from ..dynamics.experiment import PUBLISHED
+
+    if full and resume is None:
+        options |= {"steps": PUBLISHED.steps, "lengths": list(PUBLISHED.lengths)}
+    if folder is not None and resume is None:
+        folder.mkdir(parents=True, exist_ok=True)
+        with whole(folder / _OPTIONS) as name:
+            Path(name).write_text(json.dumps(options))
+    try:
+        data = published_experiment(folder=folder, **options)
+    except KeyboardInterrupt:
+        if folder is not None:
+            typer.echo(f"stopped; go on with: largeprompt train --resume {folder}", err=True)
+        raise
+    _print_experiment(data)
+    if folder is not None:
+        from ..report import plot_experiment
+
+        write_netcdf(data, folder / "experiment.nc")
+        for suffix in (".png", ".pdf"):
+            write_figure(plot_experiment(data), folder / f"experiment{suffix}")
+
+
+def _train_folder(out: Path | None, resume: Path | None) -> Path | None:
+    if out is not None and resume is not None:
+        raise ValueError("--out and --resume exclude each other; received both. To fix: drop one.")
+    if out is not None and out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise ValueError(
+            f"--out must be a new or empty folder; received {str(out)!r}. To fix: choose another, or --resume it."
+        )
+    return out if resume is None else resume
+
+
+def _saved_options(folder: Path) -> dict:
+    try:
+        return json.loads((folder / _OPTIONS).read_text())
+    except (OSError, json.JSONDecodeError) as error:
+        raise ValueError(
+            f"--resume must name a folder made by `largeprompt train --out`; received {str(folder)!r} ({error}). To fix: start "
+            "with --out."
+        ) from error
+
+
+def _print_experiment(data: "xr.Dataset") -> None:
+    final = data["final_risk"].mean("seed") if "seed" in data.dims else data["final_risk"]
+    rows = []
+    for L in data["length"].values:
+        trained = [float(final.sel(length=L, attention=a)) for a in ("softmax", "linear")]
+        best = [
+            float(data["minimiser_risk"].sel(length=L, attention=a)) for a in ("softmax", "linear")
+        ]
+        ridge = float(data["bayes_risk"].sel(length=L))
+        values = (trained[0], best[0], trained[1], best[1], ridge)
+        rows.append([f"{L:g}", *(f"{value:.4f}" for value in values)])
+    heads = ["L", "softmax, trained", "best", "linear, trained", "best", "ridge (Bayes)"]
+    _table(f"final test risk, variant {data.attrs['variant']}", heads, rows)

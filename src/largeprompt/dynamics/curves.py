@@ -1,0 +1,106 @@
+"""Labelled data of flows and of best heads along prompt lengths: what commands print, studies judge and figures show."""
+
+import json
+from collections.abc import Sequence
+
+import jax
+import numpy as np
+import xarray as xr
+
+from .. import _checks
+from .._typing import ArrayInput, KeyInput
+from ..concentration._provenance import checked_lengths, describe, versions
+from ..icl import BlockParams, LinearRegression
+from ..icl.task import Attention
+from ..prompts._exact import exact
+from .flow import gradient_flow
+
+
+@exact
+def flow_curves(
+    task: LinearRegression,
+    params: BlockParams,
+    lengths: ArrayInput,
+    attention: Attention = "softmax",
+    *,
+    until: ArrayInput | None = None,
+    points: int = 200,
+) -> xr.Dataset:
+    """Gradient flows from one start at several lengths, until stationary (or time `until`), on one grid of times.
+
+    **Returns:** over (length, time) `risk`, `b`, `imbalance` = |A|_F^2 - b^2 and `limit_gap` = |b Sig A - I|_F; over length the `phase` the
+    flow stopped in, when it stopped, when it entered the valley (-1: never), the final risk and its gradient norm.
+
+    >>> import jax.numpy as jnp
+    >>> import largeprompt as lp
+    >>> task = lp.LinearRegression(jnp.eye(1))
+    >>> found = lp.flow_curves(task, lp.balanced_init(task, 0.5), [100, jnp.inf])
+    >>> print([str(phase) for phase in found.phase.values], found.b.values[:, -1].round(3))
+    ['stationary', 'stationary'] [1.322 1.   ]
+    """
+    grid = checked_lengths(lengths)
+    longest = float(np.max(grid[np.isfinite(grid)], initial=100.0))
+    end = None if until is None else _checks.number("until", until, "pass a time", above=0.1)
+    last = 100 * longest if end is None else end
+    times = np.append(0.0, np.geomspace(0.01, last, _checks.count("points", points)))
+    runs = [gradient_flow(task, params, float(L), end, attention, saveat=times) for L in grid]
+    held = [run.held(times) for run in runs]
+    shape, d = (len(grid), len(times)), task.inputs
+    flat = np.stack([points for points, _ in held]).reshape(*shape, d * d + 1)
+    A, b = flat[..., :-1].reshape(*shape, d, d), flat[..., -1]
+    product = b[..., None, None] * (np.asarray(task.cov, np.float64) @ A)
+    both, one = ("length", "time"), "length"
+    data = xr.Dataset(
+        {
+            "risk": (both, np.stack([risk for _, risk in held])),
+            "b": (both, b),
+            "imbalance": (both, np.sum(A**2, axis=(-2, -1)) - b**2),
+            "limit_gap": (both, np.linalg.norm(product - np.eye(d), axis=(-2, -1))),
+            "phase": (one, [run.phase for run in runs]),
+            "stopped": (one, [float(run.times[-1]) for run in runs]),
+            "valley_entered": (
+                one,
+                [run.valley_entered if np.isfinite(run.valley_entered) else -1.0 for run in runs],
+            ),
+            "final_risk": (one, [float(run.risk[-1]) for run in runs]),
+            "gradient_norm": (one, [float(run.gradient_norm[-1]) for run in runs]),
+        },
+        {"length": grid, "time": times},
+    )
+    data.attrs = {
+        "attention": attention,
+        "status": json.dumps([run.status for run in runs]),
+        "bayes_risk": float(task.noise_variance) / 2,
+        "configuration": json.dumps({"task": describe(task), "start": describe(params)}),
+    } | versions(None)
+    return data
+
+
+@exact
+def risk_curves(
+    task: LinearRegression,
+    lengths: ArrayInput,
+    key: KeyInput,
+    attentions: Sequence[Attention] = ("softmax", "linear"),
+) -> xr.Dataset:
+    """The best softmax head, the best linear head and ridge regression (the Bayes predictor), along prompt lengths.
+
+    **Returns:** over length the risks of the best heads in block form, exact, and `ridge` with its standard error `ridge_error`.
+
+    >>> import jax, jax.numpy as jnp
+    >>> import largeprompt as lp
+    >>> task = lp.LinearRegression(jnp.eye(5), task_cov=jnp.eye(5) / 5, noise_variance=0.1)
+    >>> found = lp.risk_curves(task, [100], jax.random.key(0))
+    >>> print(found.softmax.values.round(5), found.linear.values.round(5))
+    [0.12933] [0.08052]
+    """
+    grid = checked_lengths(lengths)
+    found = {a: [float(task.minimiser(float(L), a).risk) for L in grid] for a in attentions}
+    keys = jax.random.split(_checks.key(key), len(grid))
+    ridge = [task.bayes_risk(float(L), k) for L, k in zip(grid, keys, strict=True)]
+    found["ridge"] = [float(r.value) for r in ridge]
+    found["ridge_error"] = [float(r.standard_error) for r in ridge]
+    data = xr.Dataset({k: ("length", np.array(v)) for k, v in found.items()}, {"length": grid})
+    data.attrs = {"bayes_risk": float(task.noise_variance) / 2} | versions(key)
+    data.attrs["configuration"] = json.dumps({"task": describe(task)})
+    return data
