@@ -235,7 +235,9 @@ def _saved_options(folder: Path) -> dict:
 
 
 def _print_experiment(data: "xr.Dataset") -> None:
-    final = data["final_risk"].mean("seed") if "seed" in data.dims else data["final_risk"]
+    final = (
+        data["final_risk"].mean("seed") if "seed" in data["final_risk"].dims else data["final_risk"]
+    )
     rows = []
     for L in data["length"].values:
         trained = [float(final.sel(length=L, attention=a)) for a in ("softmax", "linear")]

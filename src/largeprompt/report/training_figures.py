@@ -94,8 +94,7 @@ def plot_experiment(data: xr.Dataset) -> Figure:
     figure, left, right = _two()
     clock = "time" if "time" in data.dims else "step"
     risk, final = data["risk"], data["final_risk"]
-    if "seed" in data.dims:
-        risk, final = risk.mean("seed"), final.mean("seed")
+    risk, final = (x.mean("seed") if "seed" in x.dims else x for x in (risk, final))
     lengths = data["length"].values
     chosen = lengths[np.unique(np.linspace(0, len(lengths) - 1, 3).round().astype(int))]
     for i, L in enumerate(chosen):
