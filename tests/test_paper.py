@@ -1,0 +1,142 @@
+"""The paper at quick scale, computed once: every verdict, what happens to it when something is broken, and the report."""
+
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import xarray as xr
+from typer.testing import CliRunner
+
+from largeprompt import concentration
+from largeprompt.attention import Head, attend
+from largeprompt.cli import app
+from largeprompt.icl import LinearRegression
+from largeprompt.measures import Empirical, Gaussian
+from largeprompt.report import folder
+from largeprompt.studies import (
+    STUDIES,
+    almost_sure,
+    assumption_3_3,
+    finite_length_risk,
+    finite_prompts,
+    lemma_2_1,
+    non_gaussian_limit,
+    proposition_3_1,
+    proposition_3_4,
+    regimes,
+    softmax_operator,
+)
+from largeprompt.studies.record import from_dataset
+
+KEY = jax.random.key(0)
+
+
+def half_scores(head, measure, z, **options):
+    """Scores divided by two, on Gaussian tokens."""
+    halved = Head(U=head.U / 2, V=head.V) if isinstance(measure, Gaussian) else head
+    return attend(halved, measure, z, **options)
+
+
+def first_token_twice(tokens):
+    """A prompt whose first token counts twice."""
+    return Empirical(tokens, [2.0] + [1.0] * (len(tokens) - 1))
+
+
+def wrong_covariance(factor):
+    """Gaussian tokens whose covariance is off by a factor."""
+    return lambda mean, cov: Gaussian(mean, factor * jnp.asarray(cov))
+
+
+def other_tokens(monkeypatch):
+    """Sampled tokens twice as wide as the law says."""
+    exact = Gaussian.sample
+    monkeypatch.setattr(
+        Gaussian, "sample", lambda self, key, n: exact(self, key, n).affine(2 * jnp.eye(self.dim))
+    )
+
+
+def enlarged(function, variable, factor):
+    """A function whose result is too large."""
+
+    def wrong(*arguments, **options):
+        found = function(*arguments, **options)
+        return found.assign({variable: factor * found[variable]})
+
+    return wrong
+
+
+def doubled_noise(cov, task_cov=None, noise_variance=0.0):
+    """A task with more noise than it was asked for."""
+    return LinearRegression(cov, task_cov, 2 * noise_variance)
+
+
+BREAKS = {
+    "lemma-2.1": lambda m: m.setattr(lemma_2_1, "attend", half_scores),
+    "softmax-operator": lambda m: m.setattr(softmax_operator, "Empirical", first_token_twice),
+    "depth": other_tokens,
+    "non-gaussian-limit": lambda m: m.setattr(non_gaussian_limit, "Rademacher", _standard_normal),
+    "almost-sure": lambda m: m.setattr(
+        almost_sure, "growing_prompt", enlarged(concentration.growing_prompt, "distance", 4.0)
+    ),
+    "finite-prompts": lambda m: m.setattr(finite_prompts, "Gaussian", wrong_covariance(2.0)),
+    "proposition-3.1": lambda m: m.setattr(proposition_3_1, "Gaussian", wrong_covariance(0.5)),
+    "proposition-3.4": lambda m: m.setattr(
+        proposition_3_4,
+        "concentration_curve",
+        enlarged(concentration.concentration_curve, "value", 3.0),
+    ),
+    "assumption-3.3": lambda m: m.setattr(assumption_3_3, "Gaussian", wrong_covariance(3.0)),
+    "regimes": lambda m: m.setattr(
+        regimes, "participation", lambda s, L: _true_participation(s / 2, L)
+    ),
+    "finite-length-risk": lambda m: m.setattr(
+        finite_length_risk, "LinearRegression", doubled_noise
+    ),
+}
+_true_participation = regimes.participation
+
+
+def _standard_normal(dim):
+    return Gaussian(np.zeros(dim), np.eye(dim))
+
+
+@pytest.fixture(scope="module")
+def reproduced(tmp_path_factory) -> Path:
+    """All studies at quick scale, computed once by the command itself."""
+    out = tmp_path_factory.mktemp("paper") / "results"
+    result = CliRunner().invoke(app, ["reproduce", "--out", str(out)])
+    assert result.exit_code == 0, result.output
+    return out
+
+
+def _stored(out: Path, name: str) -> xr.Dataset:
+    record = folder.load(out, name)
+    assert record is not None
+    return record
+
+
+BOUNDED = {"proposition-3.1", "proposition-3.4"}
+
+
+@pytest.mark.parametrize("name", STUDIES)
+def test_every_statement_holds(name, reproduced):
+    findings = from_dataset(_stored(reproduced, name))
+    assert findings.as_expected, findings.verdict
+    assert findings.verdict.word == ("holds for L >= 2" if name in BOUNDED else "holds")
+    assert findings.verdict == STUDIES[name].judge(findings.checks)
+
+
+@pytest.mark.usefixtures("reproduced")  # the same shapes: what was compiled there serves here
+@pytest.mark.parametrize("name", STUDIES)
+def test_a_broken_operator_changes_the_verdict(name, monkeypatch):
+    BREAKS[name](monkeypatch)
+    broken = STUDIES[name].run(STUDIES[name].quick, KEY)
+    assert broken.verdict.word in ("fails", "not testable")
+    assert not broken.as_expected
+
+
+def test_both_scales_have_the_same_settings():
+    for study in STUDIES.values():
+        assert set(study.quick) == set(study.full), study.name
