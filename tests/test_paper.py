@@ -1,5 +1,7 @@
 """The paper at quick scale, computed once: every verdict, what happens to it when something is broken, and the report."""
 
+import io
+import re
 from pathlib import Path
 
 import jax
@@ -7,6 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import xarray as xr
+from markupsafe import escape
+from PIL import Image
 from typer.testing import CliRunner
 
 from largeprompt import concentration
@@ -29,6 +33,8 @@ from largeprompt.studies import (
     softmax_operator,
 )
 from largeprompt.studies.record import from_dataset
+
+from . import browser
 
 KEY = jax.random.key(0)
 
@@ -140,3 +146,65 @@ def test_a_broken_operator_changes_the_verdict(name, monkeypatch):
 def test_both_scales_have_the_same_settings():
     for study in STUDIES.values():
         assert set(study.quick) == set(study.full), study.name
+
+
+def _markup(out: Path) -> str:
+    """The page without its scripts."""
+    text = (out / "index.html").read_text()
+    return re.sub(r"<script>.*?</script>", "", text, flags=re.DOTALL)
+
+
+def test_the_page_needs_nothing_else_and_is_small(reproduced):
+    assert (reproduced / "index.html").stat().st_size < 8_000_000
+    outside = _markup(reproduced)
+    assert not re.findall(r"""(?:src|href)=["'](?:https?:)?//""", outside)
+    for study in STUDIES.values():
+        assert study.title in outside
+        assert str(escape(study.statement)) in outside
+    assert outside.count("<math ") >= len(STUDIES)
+    assert "\\frac" not in outside
+
+
+def test_links_lead_somewhere(reproduced):
+    text = _markup(reproduced)
+    anchors = set(re.findall(r' id="([^"]+)"', text))
+    targets = re.findall(r'<a href="([^"]+)"', text)
+    assert len(targets) > 4 * len(STUDIES)
+    for target in targets:
+        if target.startswith("#"):
+            assert target[1:] in anchors
+        else:
+            assert (reproduced / target).stat().st_size > 0
+
+
+@pytest.mark.parametrize(("width", "height"), [(1280, 900), (390, 844)], ids=["desk", "phone"])
+def test_the_page_in_a_browser(reproduced, tmp_path, width, height):
+    with browser.opened(reproduced / "index.html", width, height) as (tab, troubles):
+        tab.wait_for_selector("figure.live")
+        figures = tab.locator("figure")
+        assert figures.count() == len(STUDIES)
+        for i in range(figures.count()):
+            curves = figures.nth(i).locator(".plot .scatterlayer .trace")
+            assert curves.count() > 0
+            box = figures.nth(i).locator(".plot").first.bounding_box()
+            assert box is not None
+            assert box["width"] > 250
+            assert box["height"] > 200
+        assert tab.evaluate("document.documentElement.scrollWidth") <= width
+        # a click on a switch makes the axis linear
+        switch = tab.locator(".switches button").first
+        assert switch.inner_text() == "x: log"
+        switch.click()
+        assert switch.inner_text() == "x: linear"
+        tab.locator("#summary a").first.click()
+        assert tab.evaluate("location.hash.length") > 1
+        # a photograph of a figure is not one colour
+        figures.first.scroll_into_view_if_needed()
+        picture = Image.open(io.BytesIO(figures.first.screenshot())).convert("L")
+        assert np.asarray(picture).std() > 5
+        # on paper the static pictures take over
+        tab.emulate_media(media="print")
+        assert tab.locator("img.static").first.is_visible()
+        assert not tab.locator(".plots").first.is_visible()
+        assert tab.evaluate("[...document.images].every(image => image.naturalWidth > 100)")
+        assert not troubles

@@ -13,6 +13,15 @@ from .style import COLOURS
 
 _DASH = {"line": "solid", "dashed": "dash", "dotted": "dot"}
 _SYMBOLS = ("circle", "square", "triangle-up", "diamond", "triangle-down", "cross", "x")
+_LEGEND = {  # below the axes, in two columns
+    "orientation": "h",
+    "yref": "container",
+    "y": 0.0,
+    "yanchor": "bottom",
+    "entrywidth": 0.49,
+    "entrywidthmode": "fraction",
+    "font": {"size": 12},
+}
 _GREEK = {
     r"\sigma": "σ",
     r"\mu": "μ",
@@ -47,8 +56,7 @@ def plot(panel: Panel) -> str:
         template="simple_white",
         margin={"l": 70, "r": 12, "t": 44, "b": 50},
         title={"text": plain(panel.title), "font": {"size": 14}, "x": 0.02},
-        font={"size": 13},
-        legend={"orientation": "h", "y": -0.22, "yanchor": "top", "font": {"size": 12}},
+        legend=_LEGEND,
         hovermode="closest",
         xaxis=_axis(plain(panel.x), panel.log_x),
         yaxis=_axis(plain(panel.y), panel.log_y),
@@ -62,7 +70,8 @@ def plot(panel: Panel) -> str:
 
 def _axis(title: str, log: bool) -> dict:
     return {
-        "title": {"text": title},
+        "title": {"text": title, "font": {"size": 13}},
+        "tickfont": {"size": 12},
         "type": "log" if log else "linear",
         "exponentformat": "power",
         "showgrid": True,
@@ -86,7 +95,6 @@ def _trace(panel: Panel, series: Series) -> go.Scatter:
         marker={"color": colour, "size": 7, "symbol": _SYMBOLS[series.colour % len(_SYMBOLS)]},
         error_y=bars,
         showlegend=series.in_legend,
-        legendgroup=plain(series.name) if not series.in_legend else None,
         hovertemplate="%{y:.4g} at %{x:.4g}",
     )
 

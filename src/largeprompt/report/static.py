@@ -26,6 +26,9 @@ def draw(panels: Sequence[Panel]) -> Figure:
             axes.set_yscale("log")
         label(axes, panel.x, panel.y, panel.title)
     _legend(figure, 2 * len(panels))
+    # laid out once for all the formats it is saved in
+    figure.draw_without_rendering()
+    figure.set_layout_engine("none")
     return figure
 
 

@@ -135,14 +135,14 @@ def _proposition_3_4(data: xr.Dataset) -> list[Panel]:
 
 def _assumption_3_3(data: xr.Dataset) -> list[Panel]:
     scale, series = data["scale"].values, []
-    orders = [(4, 0), (4, 4), (8, 8)]
-    for i, (p, q) in enumerate(orders):
+    for i, (p, q) in enumerate([(4, 0), (4, 4), (8, 8)]):
         here = data.sel(token_order=p, query_order=q)
-        series.append(Series(f"normalised, $p={p}$, $q={q}$", scale, here["tilted"].values, i))
-        series.append(
-            Series(f"not normalised, $p={p}$, $q={q}$", scale, here["joint"].values, i, "dashed")
-        )
-    return [Panel(series, "scale $|U|$", "moment $M_{pq}$", log_x=False)]
+        name = f"$p={p}$, $q={q}$"
+        series.append(Series(name, scale, here["tilted"].values, i))
+        raw = here["joint"].values
+        series.append(Series(f"{name}, not normalised", scale, raw, i, "dashed", in_legend=False))
+    title = "solid: tilted law normalised; dashed: not"
+    return [Panel(series, "scale $|U|$", "moment $M_{pq}$", log_x=False, title=title)]
 
 
 def _regimes(data: xr.Dataset) -> list[Panel]:
@@ -170,7 +170,7 @@ def _depth(data: xr.Dataset) -> list[Panel]:
         series.append(Series(f"after layer {layer}", L, value, i, "points", error))
         guide = value[0] * L[0] / L
         series.append(Series("$1/L$", L, guide, i, "dotted", in_legend=i == 0))
-    return [Panel(series, _LENGTH, "squared error of mean and covariance")]
+    return [Panel(series, _LENGTH, "squared error (mean, covariance)")]
 
 
 def _finite_length_risk(data: xr.Dataset) -> list[Panel]:
