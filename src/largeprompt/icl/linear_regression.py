@@ -184,13 +184,7 @@ class LinearRegression(Task):
                 )
             )
         draws = np.asarray(
-            _posterior_spread(
-                _checks.key(key),
-                self.problem(),
-                jnp.asarray(length, jnp.float64),
-                min(int(length), self.inputs),
-                _PROMPTS,
-            )
+            _posterior_spread(_checks.key(key), self.problem(), int(length), _PROMPTS)
         )
         error = draws.std(ddof=1) / math.sqrt(_PROMPTS) / 2
         return Estimate(np.asarray(floor + draws.mean() / 2), np.asarray(error), _PROMPTS)
@@ -255,21 +249,20 @@ def _inside(risk: Any) -> Any:
 
 
 @eqx.filter_jit
-def _posterior_spread(
-    key: Key[Array, ""], problem: Problem, L: Float[Array, ""], rows: int, n: int
-) -> Float[Array, " n"]:
-    """Draws of tr(Sig Cov(w | prompt)): with w = R g and X'X = B W B', W ~ Wishart(L, I) of rank `rows`, the posterior of g is
+def _posterior_spread(key: Key[Array, ""], problem: Problem, L: int, n: int) -> Float[Array, " n"]:
+    """Draws of tr(Sig Cov(w | prompt)): with w = R g and X'X = B W B', W ~ Wishart(L, I), the posterior of g is
     (I + R'B W B'R / tau^2)^-1, a projection where there is no noise.
     """
     d = problem.cov.shape[0]
     root = psd_sqrt(problem.task_cov)
     through = problem.root @ root
+    rows = min(L, d)
 
     def one(key: Key[Array, ""]) -> Float[Array, ""]:
         for_normals, for_lengths = jax.random.split(key)
         # Bartlett: W = C C' with C lower trapezoidal, its diagonal chi variables of L, L-1, .. degrees of freedom
         C = jnp.tril(jax.random.normal(for_normals, (d, rows)), -1)
-        freedom = L - jnp.arange(rows).astype(jnp.float64)
+        freedom = (L - jnp.arange(rows)).astype(jnp.float64)
         diagonal = jnp.sqrt(2 * jax.random.gamma(for_lengths, freedom / 2))
         C = C.at[jnp.arange(rows), jnp.arange(rows)].set(diagonal)
         seen, axes = jnp.linalg.eigh(through.T @ C @ C.T @ through)
