@@ -16,7 +16,7 @@ check: $(INSTALLED)
 	$(BIN)/pyright --pythonpath $(BIN)/python
 
 reproduce: $(INSTALLED)
-	$(BIN)/largeprompt reproduce
+	$(BIN)/largeprompt reproduce --resume
 
 bench: $(INSTALLED)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[peers]'

@@ -34,6 +34,8 @@ def largeprompt(
 
 for command in (
     reproduce.reproduce,
+    reproduce.studies,
+    reproduce.report,
     concentration.curve,
     concentration.regime,
     concentration.length,

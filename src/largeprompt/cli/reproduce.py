@@ -1,21 +1,150 @@
-"""`largeprompt reproduce`."""
+"""`largeprompt reproduce`, `largeprompt studies`, `largeprompt report`."""
 
-from typing import Annotated
+import shlex
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from ._output import use_float64
 
+if TYPE_CHECKING:
+    import xarray as xr
+
+    from ..report.folder import Runner
+    from ..studies.record import Job
+
 
 def reproduce(
+    full: Annotated[bool, typer.Option("--full", help="The paper's scale: hours.")] = False,
+    study: Annotated[
+        list[str] | None, typer.Option("--study", help="Only this study; may be repeated.")
+    ] = None,
+    out: Annotated[Path, typer.Option("--out", help="Folder of the results.")] = Path(
+        "out/reproduce"
+    ),
+    resume: Annotated[
+        bool,
+        typer.Option("--resume", help="Keep what the folder holds and compute what is missing."),
+    ] = False,
     seed: Annotated[int, typer.Option(help="Seed of the random key every study starts from.")] = 0,
 ) -> None:
-    """Check the statements implemented so far and print what was computed for each."""
+    """Check every statement of the paper: data, figures and a report. Exit status 1 if a verdict is not as stated."""
     use_float64()
-    import jax
+    from ..report import folder
+    from ..studies import STUDIES
+    from ..studies.record import Job, find_study
 
-    from .. import studies
-    from ..studies.table import show
+    scale = "full" if full else "quick"
+    jobs = [Job(find_study(name).name, scale, seed) for name in study or STUDIES]
+    folder.open_folder(out, scale, seed, resume)
+    missing = []
+    for job in jobs:
+        if folder.is_current(out, job):
+            typer.echo(f"kept      {job.study}: same configuration, key and code", err=True)
+        else:
+            if folder.data_file(out, job.study).exists():
+                typer.echo(f"replacing {job.study}: computed by other code, or damaged", err=True)
+            missing.append(job)
+    try:
+        failures = _compute(missing, out, folder.one_after_the_other)
+    except KeyboardInterrupt:
+        done = sum(folder.is_current(out, job) for job in jobs)
+        typer.echo(f"\ninterrupted: {done} of {len(jobs)} studies are stored in {out}", err=True)
+        typer.echo(f"continue with: {_command(full, study, out, seed)}", err=True)
+        raise typer.Exit(130) from None
+    for job, error in failures:
+        typer.echo(f"error: {job.study} could not be computed: {error!r}", err=True)
+    good = _finish(out)
+    raise typer.Exit(code=0 if good and not failures else 1)
 
-    checks = studies.run_all(jax.random.key(seed))
-    raise typer.Exit(code=0 if show(checks) else 1)
+
+def _command(full: bool, study: list[str] | None, out: Path, seed: int) -> str:
+    """The command that continues this one."""
+    words = ["largeprompt", "reproduce", "--resume", "--out", str(out), *["--full"] * full]
+    words += [word for name in study or () for word in ("--study", name)]
+    return shlex.join(words + (["--seed", str(seed)] if seed else []))
+
+
+def _compute(
+    jobs: "list[Job]", out: Path, run: "Runner"
+) -> "list[tuple[Job, xr.Dataset | Exception]]":
+    """Run the jobs, store each as it ends, with a bar on a terminal; what failed comes back."""
+    import traceback
+
+    from rich.console import Console
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        SpinnerColumn,
+        TextColumn,
+        TimeElapsedColumn,
+    )
+
+    from ..report import folder
+
+    console = Console(stderr=True)
+    columns = (
+        SpinnerColumn(),
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+    )
+    failures = []
+    with Progress(
+        *columns, console=console, transient=True, disable=not console.is_terminal
+    ) as bar:
+        task = bar.add_task(jobs[0].study if jobs else "", total=len(jobs))
+        waiting = [job.study for job in jobs]
+        for job, found in run(jobs):
+            waiting.remove(job.study)
+            if isinstance(found, Exception):
+                failures.append((job, found))
+                console.print("".join(traceback.format_exception(found)), markup=False)
+            else:
+                folder.store(out, found)
+                took = float(found.attrs["seconds"])
+                console.print(
+                    f"computed  {job.study}: {found.attrs['verdict']} ({took:.1f} s)",
+                    highlight=False,
+                    markup=False,
+                )
+            bar.update(task, advance=1, description=waiting[0] if waiting else "")
+    return failures
+
+
+def _finish(out: Path) -> bool:
+    """Figures, page, summary; whether every verdict is as stated."""
+    from ..report import folder, page
+    from ..studies.record import from_dataset
+    from ._summary import print_summary
+
+    records = folder.load_all(out)
+    target = page.write_report(out, records)
+    good = print_summary({name: from_dataset(record) for name, record in records.items()})
+    typer.echo(f"report: {target}")
+    return good
+
+
+def studies() -> None:
+    """List the studies: what each examines, and where the statement stands in the paper."""
+    from rich.console import Console
+    from rich.table import Table
+
+    from ..studies import STUDIES
+
+    table = Table()
+    for column in ("study", "source", "title"):
+        table.add_column(column)
+    for study in STUDIES.values():
+        table.add_row(study.name, study.source, study.title)
+    Console().print(table)
+
+
+def report(
+    folder: Annotated[Path, typer.Argument(help="A folder written by `largeprompt reproduce`.")],
+) -> None:
+    """Rebuild figures and page from the stored data; nothing is computed again."""
+    raise typer.Exit(code=0 if _finish(folder) else 1)

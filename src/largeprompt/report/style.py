@@ -1,7 +1,9 @@
 """One look for all figures: column width, colours every reader can tell apart, no global state."""
 
+import io
 from pathlib import Path
 
+import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
@@ -44,3 +46,11 @@ def save_figure(figure: Figure, path: str | Path) -> Path:
     with whole(target) as name:
         figure.savefig(name, dpi=300, metadata=metadata)
     return target
+
+
+def as_svg(figure: Figure) -> str:
+    """A figure as SVG text; the same data give the same text."""
+    buffer = io.StringIO()
+    with mpl.rc_context({"svg.hashsalt": "largeprompt"}):
+        figure.savefig(buffer, format="svg", metadata={"Date": None})
+    return buffer.getvalue()

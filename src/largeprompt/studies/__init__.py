@@ -1,24 +1,39 @@
-"""The claims of the paper, one file each: a study computes, and draws nothing."""
+"""The claims of the paper, one file each: a study computes, and draws nothing. `base.py` says how to write one."""
 
-import jax
-from jaxtyping import Array, Key
-from rich.progress import track
-
-from . import concentration, depth, finite_prompts, lemma_2_1, softmax_operator
+from . import (
+    almost_sure,
+    assumption_3_3,
+    depth,
+    finite_length_risk,
+    finite_prompts,
+    lemma_2_1,
+    non_gaussian_limit,
+    proposition_3_1,
+    proposition_3_4,
+    regimes,
+    softmax_operator,
+)
 from .base import Check as Check
+from .base import Findings as Findings
+from .base import Study as Study
+from .base import Verdict as Verdict
+from .base import at_least as at_least
+from .base import at_most as at_most
+from .base import between as between
 
-STUDIES = {
-    "lemma-2.1": lemma_2_1.run,
-    "softmax-operator": softmax_operator.run,
-    "depth": depth.run,
-    "finite-prompts": finite_prompts.run,
-    "concentration": concentration.run,
+STUDIES: dict[str, Study] = {
+    module.STUDY.name: module.STUDY
+    for module in (
+        softmax_operator,
+        lemma_2_1,
+        non_gaussian_limit,
+        almost_sure,
+        finite_prompts,
+        proposition_3_1,
+        assumption_3_3,
+        proposition_3_4,
+        regimes,
+        depth,
+        finite_length_risk,
+    )
 }
-
-
-def run_all(key: Key[Array, ""]) -> list[Check]:
-    """Every study, each with a key of its own, with progress."""
-    keys = jax.random.split(key, len(STUDIES))
-    pairs = list(zip(STUDIES.values(), keys, strict=True))
-    steps = track(pairs, description="studies", transient=True)
-    return [check for study, study_key in steps for check in study(study_key)]

@@ -1,14 +1,47 @@
-"""What a study returns: statements, each with the number computed, the criterion stated beforehand, and the verdict."""
+"""What a study is, and what it returns. To add one, write a file like the others of this folder:
+
+    def compute(config, key):
+        ...                                             # a pure function of its two arguments: no files, no figures
+        return xr.Dataset(...), [at_most("statement in one line", number, bound), ...]
+
+    STUDY = Study(
+        name="theorem-4.3", title="...", source="Theorem 4.3",
+        statement="the claim in words", formula=r"TeX source, shown as MathML",
+        method="what is computed, what is exact, what is estimated and with what error",
+        unknown="what of the paper's statement could not be known (empty if all is)",
+        quick={"lengths": [10, 100]}, full={"lengths": [10, 100, 1000]},    # same keys, plain JSON values
+        compute=compute,
+    )
+
+and add it to `STUDIES` in `__init__.py`. A figure comes for free if the dataset has variables over a coordinate "length" (a further
+dimension gives one curve each; a variable `x_error` becomes the error bars of `x`); for another one, register a function of the
+dataset in `report/study_panels.py`.
+
+**Verdicts.** Every number a verdict rests on is a `Check` with bounds written before it is computed. A check has a part:
+
+    claim      the statement itself
+    boundary   the statement where it is known to end, here L = 1: stated so that it holds when the claim fails there, as predicted
+    control    a case outside the hypotheses, where the conclusion must not hold: without it the study could not see a failure
+    accuracy   how well the numbers are known: own error estimates, a second computation, a simulation in standard errors
+
+The default rule `judge`: `not testable` if an accuracy check or a control fails (then nothing is known about the claim) or there is
+no claim; `fails` if a claim or a boundary check fails; `holds for L >= 2` if there is a boundary check, `holds` if not. The first
+claim is the number quoted with the verdict. A study with a rule of its own passes `judge=`.
+"""
 
 import math
-from typing import NamedTuple, SupportsFloat
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple, SupportsFloat
 
-import jax
-import jax.numpy as jnp
-import numpy as np
-from jaxtyping import Array, Float, Key
+import xarray as xr
+from jaxtyping import Array, Key
 
-_DRAW = 2**15
+from .. import _checks
+
+Part = Literal["claim", "boundary", "control", "accuracy"]
+Word = Literal["holds", "holds for L >= 2", "fails", "not testable"]
+Config = Mapping[str, Any]
 
 
 class Check(NamedTuple):
@@ -18,6 +51,7 @@ class Check(NamedTuple):
     value: float
     low: float
     high: float
+    part: Part = "claim"
 
     @property
     def holds(self) -> bool:
@@ -28,32 +62,104 @@ class Check(NamedTuple):
     def criterion(self) -> str:
         """The bounds in words."""
         if self.low == -math.inf:
-            return f"at most {self.high:.3g}"
+            return f"at most {self.high:.4g}"
         if self.high == math.inf:
-            return f"at least {self.low:.3g}"
-        return f"between {self.low:.3g} and {self.high:.3g}"
+            return f"at least {self.low:.4g}"
+        return f"between {self.low:.4g} and {self.high:.4g}"
+
+    @property
+    def evidence(self) -> str:
+        """Statement, number and criterion in one line."""
+        return f"{self.statement}: {self.value:.3g} ({self.criterion})"
 
 
-def at_most(statement: str, value: SupportsFloat, high: float) -> Check:
+def at_most(statement: str, value: SupportsFloat, high: float, part: Part = "claim") -> Check:
     """A statement that an error is small."""
-    return Check(statement, float(value), -math.inf, high)
+    return Check(statement, float(value), -math.inf, high, part)
 
 
-def at_least(statement: str, value: SupportsFloat, low: float) -> Check:
+def at_least(statement: str, value: SupportsFloat, low: float, part: Part = "claim") -> Check:
     """A statement that an effect is there."""
-    return Check(statement, float(value), low, math.inf)
+    return Check(statement, float(value), low, math.inf, part)
 
 
-def between(statement: str, value: SupportsFloat, low: float, high: float) -> Check:
+def between(
+    statement: str, value: SupportsFloat, low: float, high: float, part: Part = "claim"
+) -> Check:
     """A statement that a number lies in a band, such as a fitted slope."""
-    return Check(statement, float(value), low, high)
+    return Check(statement, float(value), low, high, part)
 
 
-def normals(key: Key[Array, ""], *shapes: tuple[int, ...]) -> list[Float[Array, "..."]]:
-    """Independent standard normal arrays, cut from one draw of fixed length: its code is compiled once for all shapes."""
-    draw = np.asarray(jax.random.normal(key, (_DRAW,)))
-    ends = np.cumsum([math.prod(shape) for shape in shapes])
-    if ends[-1] > _DRAW:
-        raise ValueError(f"at most {_DRAW} numbers can be drawn at once; received shapes {shapes}")
-    pieces = np.split(draw[: ends[-1]], ends[:-1])
-    return [jnp.asarray(piece.reshape(shape)) for piece, shape in zip(pieces, shapes, strict=True)]
+def power(L: SupportsFloat) -> str:
+    """A length as people write it: 1e9."""
+    return f"{float(L):.0e}".replace("e+0", "e").replace("e+", "e")
+
+
+class Verdict(NamedTuple):
+    """One of four words, and the number behind it."""
+
+    word: Word
+    evidence: str
+
+
+def judge(checks: Sequence[Check]) -> Verdict:
+    """The rule of the docstring above."""
+    parts = {
+        part: [c for c in checks if c.part == part]
+        for part in ("claim", "boundary", "control", "accuracy")
+    }
+    doubts = [c for c in (*parts["accuracy"], *parts["control"]) if not c.holds]
+    if doubts:
+        return Verdict("not testable", doubts[0].evidence)
+    if not parts["claim"]:
+        return Verdict("not testable", "no claim was computed")
+    broken = [c for c in (*parts["claim"], *parts["boundary"]) if not c.holds]
+    if broken:
+        return Verdict("fails", broken[0].evidence)
+    first = parts["claim"][0].evidence
+    if parts["boundary"]:
+        return Verdict("holds for L >= 2", f"{first}; {parts['boundary'][0].evidence}")
+    return Verdict("holds", first)
+
+
+class Findings(NamedTuple):
+    """What a study found: labelled data, checks, and the verdict computed from them."""
+
+    data: xr.Dataset
+    checks: tuple[Check, ...]
+    verdict: Verdict
+
+    @property
+    def as_expected(self) -> bool:
+        """Whether every check holds and the claim was found to hold: what an exit status of 0 stands for."""
+        return self.verdict.word.startswith("holds") and all(check.holds for check in self.checks)
+
+
+@dataclass(frozen=True)
+class Study:
+    """A claim or figure of the paper, and the pure function that examines it (see the top of studies/base.py)."""
+
+    name: str
+    title: str
+    source: str
+    statement: str
+    formula: str
+    method: str
+    quick: Config
+    full: Config
+    compute: Callable[[Config, Key[Array, ""]], tuple[xr.Dataset, list[Check]]]
+    judge: Callable[[Sequence[Check]], Verdict] = judge
+    unknown: str = ""
+
+    def config(self, scale: str) -> Config:
+        """The configuration of a scale, "quick" or "full"."""
+        if scale not in ("quick", "full"):
+            raise ValueError(
+                _checks.message("scale must be 'quick' or 'full'", repr(scale), "name one of them")
+            )
+        return self.quick if scale == "quick" else self.full
+
+    def run(self, config: Config, key: Key[Array, ""]) -> Findings:
+        """Compute and judge."""
+        data, checks = self.compute(config, key)
+        return Findings(data, tuple(checks), self.judge(checks))

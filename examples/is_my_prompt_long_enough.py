@@ -1,0 +1,35 @@
+"""Is my prompt long enough? For tokens like yours, a head like yours, and the length you have.
+
+Replace `tokens`, `head` and `L` by your own: embeddings of a layer (n, d), its K'Q / sqrt(d_head) and V, and your prompt length.
+"""
+
+import jax
+import numpy as np
+
+import largeprompt as lp
+
+jax.config.update("jax_enable_x64", True)
+rng = np.random.default_rng(0)
+d, L = 16, 2000
+tokens = rng.normal(size=(5000, d)) * np.linspace(1.0, 0.3, d)
+U, V = rng.normal(size=(d, d)) / d, rng.normal(size=(d, d)) / d**0.5
+head = lp.Head(U=U, V=V)
+
+# tokens as a Gaussian of the same mean and covariance, queries like the tokens
+law = lp.Gaussian(tokens.mean(axis=0), np.cov(tokens.T))
+deviation = float(np.sqrt(np.trace(U.T @ law.cov() @ U @ law.cov())))
+here = lp.regime(deviation, L)
+print(f"scores have a standard deviation of about {deviation:.2f}")
+print(f"{here.name}: {here.sentence}")
+
+curve = lp.concentration_curve(head, law, law, [float(L)])
+print(f"mean squared distance of {L} tokens to the infinite prompt: {float(curve.value[0]):.2e}")
+print("1% accuracy:", lp.prompt_length_for(head, law, law, 0.01, relative=True).sentence)
+
+# is the Gaussian a fair stand-in? the same query against the tokens themselves
+z = tokens[0]
+gap = lp.attend(head, lp.Empirical(tokens), z) - lp.attend(head, law, z)
+size = np.linalg.norm(lp.attend(head, law, z))
+print(
+    f"relative distance of {len(tokens)} real tokens to the Gaussian limit: {np.linalg.norm(gap) / size:.2f}"
+)

@@ -1,0 +1,18 @@
+"""Where the equivalence ends: tokens that are signs converge, but not to linear attention."""
+
+import sys
+
+import jax
+import numpy as np
+
+import largeprompt as lp
+
+jax.config.update("jax_enable_x64", True)
+head, query = lp.Head(U=np.eye(2), V=np.eye(2)), lp.Dirac(np.ones(2))
+comparison = lp.limit_comparison(head, lp.Rademacher(2), query, np.geomspace(1, 1e9, 10))
+for L, own, linear in zip(
+    *(comparison[n].values for n in ("length", "own_limit", "linear")), strict=True
+):
+    print(f"L = {L:8.0e}   to its own limit {own:.2e}   to linear attention {linear:.4f}")
+if len(sys.argv) > 1:  # a file to draw to: .pdf, .png or .svg
+    print("figure:", lp.save_figure(lp.plot_limits(comparison, "signs"), sys.argv[1]))

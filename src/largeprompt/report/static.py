@@ -1,0 +1,67 @@
+"""Panels as a `matplotlib` figure: for papers, and for the printed page."""
+
+from collections.abc import Sequence
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from .panels import Panel, Series
+from .style import COLOURS, MARKERS, label
+
+_LINES = {"line": "-", "dashed": "--", "dotted": ":"}
+
+
+def draw(panels: Sequence[Panel]) -> Figure:
+    """One column wide for one panel, the width of the page for two."""
+    figure = Figure(figsize=(3.5 * len(panels), 3.2), layout="constrained")
+    for i, panel in enumerate(panels):
+        axes = figure.add_subplot(1, len(panels), i + 1)
+        axes.tick_params(which="both", labelsize=8)
+        axes.spines[["top", "right"]].set_visible(False)
+        for series in panel.series:
+            _draw(axes, panel, series)
+        if panel.log_x:
+            axes.set_xscale("log")
+        if panel.log_y:
+            axes.set_yscale("log")
+        label(axes, panel.x, panel.y, panel.title)
+    _legend(figure, 2 * len(panels))
+    # laid out once for all the formats it is saved in
+    figure.draw_without_rendering()
+    figure.set_layout_engine("none")
+    return figure
+
+
+def _legend(figure: Figure, columns: int) -> None:
+    """One legend for all panels, below them, where it hides no curve."""
+    named = {}
+    for axes in figure.axes:
+        for handle, name in zip(*axes.get_legend_handles_labels(), strict=True):
+            named.setdefault(name, handle)
+    if named:
+        figure.legend(
+            named.values(),
+            named.keys(),
+            loc="outside lower center",
+            ncols=columns,
+            fontsize=7.5,
+            frameon=False,
+        )
+
+
+def _draw(axes: Axes, panel: Panel, series: Series) -> None:
+    kept = panel.shown(series)
+    colour = COLOURS[series.colour % len(COLOURS)]
+    name = series.name if series.in_legend else "_"
+    x, y = series.x[kept], series.y[kept]
+    if series.style != "points":
+        width = 0.8 if _is_one_of_many(panel, series) else 1.5
+        axes.plot(x, y, _LINES[series.style], color=colour, lw=width, label=name)
+        return
+    bars = None if series.error is None else 2 * series.error[kept]
+    marker = MARKERS[series.colour % len(MARKERS)]
+    axes.errorbar(x, y, bars, fmt=marker, color=colour, ms=3.5, capsize=2, lw=1, label=name)
+
+
+def _is_one_of_many(panel: Panel, series: Series) -> bool:
+    return sum(other.name == series.name for other in panel.series) > 3

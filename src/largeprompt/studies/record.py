@@ -1,0 +1,111 @@
+"""Findings as one dataset that a netCDF file can hold: data, checks, verdict, configuration, versions, key and run time."""
+
+import hashlib
+import json
+import platform
+import time
+import zlib
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple, cast
+
+import jax
+import numpy as np
+import xarray as xr
+from jaxtyping import Array, Key
+
+from .. import __version__, _checks
+from . import STUDIES
+from .base import Check, Findings, Part, Study, Verdict, Word
+
+_SHOWING = ("cli", "report", "sweep")  # rooms that show or distribute results, and compute none
+_CHECK = "check_"
+
+
+class Job(NamedTuple):
+    """One study at one scale from one seed: all that decides its result, besides the code. Small, and fit to be sent elsewhere."""
+
+    study: str
+    scale: str
+    seed: int
+
+
+@cache
+def code_version() -> str:
+    """The version of the package and a digest of the source that computes."""
+    package = Path(__file__).parents[1]
+    digest = hashlib.sha256()
+    for path in sorted(package.rglob("*.py")):
+        parts = path.relative_to(package).parts
+        if parts[0] not in _SHOWING:
+            digest.update("/".join(parts).encode() + b"\0" + path.read_bytes())
+    return f"{__version__}+{digest.hexdigest()[:12]}"
+
+
+def find_study(name: str) -> Study:
+    """The study of that name."""
+    if name not in STUDIES:
+        raise ValueError(
+            _checks.message(
+                f"a study must be one of {', '.join(STUDIES)}", repr(name), "name one of them"
+            )
+        )
+    return STUDIES[name]
+
+
+def fingerprint(job: Job) -> str:
+    """What a stored result must carry to be used in place of a computation: configuration, key and code version, hashed."""
+    config = find_study(job.study).config(job.scale)
+    said = json.dumps([job.study, config, job.seed, code_version()], sort_keys=True)
+    return hashlib.sha256(said.encode()).hexdigest()[:16]
+
+
+def study_key(name: str, seed: int) -> Key[Array, ""]:
+    """A key for each study: adding a study does not change the numbers of the others."""
+    return jax.random.fold_in(jax.random.key(seed), zlib.crc32(name.encode()))
+
+
+def compute(job: Job) -> xr.Dataset:
+    """Run a study and record it: a pure function of the job, apart from the time it took."""
+    study = find_study(job.study)
+    key = study_key(job.study, job.seed)
+    start = time.perf_counter()
+    config = study.config(job.scale)
+    findings = study.run(config, key)
+    seconds = time.perf_counter() - start
+    return to_dataset(findings).assign_attrs(
+        study=job.study,
+        scale=job.scale,
+        seed=str(job.seed),
+        key=json.dumps(np.asarray(jax.random.key_data(key)).tolist()),
+        configuration=json.dumps(dict(config)),
+        fingerprint=fingerprint(job),
+        code_version=code_version(),
+        python=platform.python_version(),
+        jax=jax.__version__,
+        numpy=np.__version__,
+        backend=jax.default_backend(),
+        seconds=seconds,
+    )
+
+
+def to_dataset(findings: Findings) -> xr.Dataset:
+    """Data and checks in one dataset, the verdict in its attributes."""
+    columns: dict[str, Any] = {
+        f"{_CHECK}{name}": ("check", [getattr(check, name) for check in findings.checks])
+        for name in Check._fields
+    }
+    found = findings.data.drop_attrs(deep=False).assign(columns)
+    return found.assign_attrs(verdict=findings.verdict.word, evidence=findings.verdict.evidence)
+
+
+def from_dataset(record: xr.Dataset) -> Findings:
+    """The inverse of `to_dataset`."""
+    columns = [record[f"{_CHECK}{name}"].values.tolist() for name in Check._fields]
+    checks = tuple(
+        Check(statement, value, low, high, cast(Part, part))
+        for statement, value, low, high, part in zip(*columns, strict=True)
+    )
+    data = record.drop_vars([f"{_CHECK}{name}" for name in Check._fields]).drop_attrs(deep=False)
+    verdict = Verdict(cast(Word, record.attrs["verdict"]), record.attrs["evidence"])
+    return Findings(data, checks, verdict)

@@ -1,0 +1,210 @@
+"""The paper at quick scale, computed once: every verdict, what happens to it when something is broken, and the report."""
+
+import io
+import re
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import xarray as xr
+from markupsafe import escape
+from PIL import Image
+from typer.testing import CliRunner
+
+from largeprompt import concentration
+from largeprompt.attention import Head, attend
+from largeprompt.cli import app
+from largeprompt.icl import LinearRegression
+from largeprompt.measures import Empirical, Gaussian
+from largeprompt.report import folder
+from largeprompt.studies import (
+    STUDIES,
+    almost_sure,
+    assumption_3_3,
+    finite_length_risk,
+    finite_prompts,
+    lemma_2_1,
+    non_gaussian_limit,
+    proposition_3_1,
+    proposition_3_4,
+    regimes,
+    softmax_operator,
+)
+from largeprompt.studies.record import from_dataset
+
+from . import browser
+
+KEY = jax.random.key(0)
+
+
+def half_scores(head, measure, z, **options):
+    """Scores divided by two, on Gaussian tokens."""
+    halved = Head(U=head.U / 2, V=head.V) if isinstance(measure, Gaussian) else head
+    return attend(halved, measure, z, **options)
+
+
+def first_token_twice(tokens):
+    """A prompt whose first token counts twice."""
+    return Empirical(tokens, [2.0] + [1.0] * (len(tokens) - 1))
+
+
+def wrong_covariance(factor):
+    """Gaussian tokens whose covariance is off by a factor."""
+    return lambda mean, cov: Gaussian(mean, factor * jnp.asarray(cov))
+
+
+def other_tokens(monkeypatch):
+    """Sampled tokens twice as wide as the law says."""
+    exact = Gaussian.sample
+    monkeypatch.setattr(
+        Gaussian, "sample", lambda self, key, n: exact(self, key, n).affine(2 * jnp.eye(self.dim))
+    )
+
+
+def enlarged(function, variable, factor):
+    """A function whose result is too large."""
+
+    def wrong(*arguments, **options):
+        found = function(*arguments, **options)
+        return found.assign({variable: factor * found[variable]})
+
+    return wrong
+
+
+def doubled_noise(cov, task_cov=None, noise_variance=0.0):
+    """A task with more noise than it was asked for."""
+    return LinearRegression(cov, task_cov, 2 * noise_variance)
+
+
+BREAKS = {
+    "lemma-2.1": lambda m: m.setattr(lemma_2_1, "attend", half_scores),
+    "softmax-operator": lambda m: m.setattr(softmax_operator, "Empirical", first_token_twice),
+    "depth": other_tokens,
+    "non-gaussian-limit": lambda m: m.setattr(non_gaussian_limit, "Rademacher", _standard_normal),
+    "almost-sure": lambda m: m.setattr(
+        almost_sure, "growing_prompt", enlarged(concentration.growing_prompt, "distance", 4.0)
+    ),
+    "finite-prompts": lambda m: m.setattr(finite_prompts, "Gaussian", wrong_covariance(2.0)),
+    "proposition-3.1": lambda m: m.setattr(proposition_3_1, "Gaussian", wrong_covariance(0.5)),
+    "proposition-3.4": lambda m: m.setattr(
+        proposition_3_4,
+        "concentration_curve",
+        enlarged(concentration.concentration_curve, "value", 3.0),
+    ),
+    "assumption-3.3": lambda m: m.setattr(assumption_3_3, "Gaussian", wrong_covariance(3.0)),
+    "regimes": lambda m: m.setattr(
+        regimes, "participation", lambda s, L: _true_participation(s / 2, L)
+    ),
+    "finite-length-risk": lambda m: m.setattr(
+        finite_length_risk, "LinearRegression", doubled_noise
+    ),
+}
+_true_participation = regimes.participation
+
+
+def _standard_normal(dim):
+    return Gaussian(np.zeros(dim), np.eye(dim))
+
+
+@pytest.fixture(scope="module")
+def reproduced(tmp_path_factory) -> Path:
+    """All studies at quick scale, computed once by the command itself."""
+    out = tmp_path_factory.mktemp("paper") / "results"
+    result = CliRunner().invoke(app, ["reproduce", "--out", str(out)])
+    assert result.exit_code == 0, result.output
+    return out
+
+
+def _stored(out: Path, name: str) -> xr.Dataset:
+    record = folder.load(out, name)
+    assert record is not None
+    return record
+
+
+BOUNDED = {"proposition-3.1", "proposition-3.4"}
+
+
+@pytest.mark.parametrize("name", STUDIES)
+def test_every_statement_holds(name, reproduced):
+    findings = from_dataset(_stored(reproduced, name))
+    assert findings.as_expected, findings.verdict
+    assert findings.verdict.word == ("holds for L >= 2" if name in BOUNDED else "holds")
+    assert findings.verdict == STUDIES[name].judge(findings.checks)
+
+
+@pytest.mark.usefixtures("reproduced")  # the same shapes: what was compiled there serves here
+@pytest.mark.parametrize("name", STUDIES)
+def test_a_broken_operator_changes_the_verdict(name, monkeypatch):
+    BREAKS[name](monkeypatch)
+    broken = STUDIES[name].run(STUDIES[name].quick, KEY)
+    assert broken.verdict.word in ("fails", "not testable")
+    assert not broken.as_expected
+
+
+def test_both_scales_have_the_same_settings():
+    for study in STUDIES.values():
+        assert set(study.quick) == set(study.full), study.name
+
+
+def _markup(out: Path) -> str:
+    """The page without its scripts."""
+    text = (out / "index.html").read_text()
+    return re.sub(r"<script>.*?</script>", "", text, flags=re.DOTALL)
+
+
+def test_the_page_needs_nothing_else_and_is_small(reproduced):
+    assert (reproduced / "index.html").stat().st_size < 8_000_000
+    outside = _markup(reproduced)
+    assert not re.findall(r"""(?:src|href)=["'](?:https?:)?//""", outside)
+    for study in STUDIES.values():
+        assert study.title in outside
+        assert str(escape(study.statement)) in outside
+    assert outside.count("<math ") >= len(STUDIES)
+    assert "\\frac" not in outside
+
+
+def test_links_lead_somewhere(reproduced):
+    text = _markup(reproduced)
+    anchors = set(re.findall(r' id="([^"]+)"', text))
+    targets = re.findall(r'<a href="([^"]+)"', text)
+    assert len(targets) > 4 * len(STUDIES)
+    for target in targets:
+        if target.startswith("#"):
+            assert target[1:] in anchors
+        else:
+            assert (reproduced / target).stat().st_size > 0
+
+
+@pytest.mark.parametrize(("width", "height"), [(1280, 900), (390, 844)], ids=["desk", "phone"])
+def test_the_page_in_a_browser(reproduced, tmp_path, width, height):
+    with browser.opened(reproduced / "index.html", width, height) as (tab, troubles):
+        tab.wait_for_selector("figure.live")
+        figures = tab.locator("figure")
+        assert figures.count() == len(STUDIES)
+        for i in range(figures.count()):
+            curves = figures.nth(i).locator(".plot .scatterlayer .trace")
+            assert curves.count() > 0
+            box = figures.nth(i).locator(".plot").first.bounding_box()
+            assert box is not None
+            assert box["width"] > 250
+            assert box["height"] > 200
+        assert tab.evaluate("document.documentElement.scrollWidth") <= width
+        # a click on a switch makes the axis linear
+        switch = tab.locator(".switches button").first
+        assert switch.inner_text() == "x: log"
+        switch.click()
+        assert switch.inner_text() == "x: linear"
+        tab.locator("#summary a").first.click()
+        assert tab.evaluate("location.hash.length") > 1
+        # a photograph of a figure is not one colour
+        figures.first.scroll_into_view_if_needed()
+        picture = Image.open(io.BytesIO(figures.first.screenshot())).convert("L")
+        assert np.asarray(picture).std() > 5
+        # on paper the static pictures take over
+        tab.emulate_media(media="print")
+        assert tab.locator("img.static").first.is_visible()
+        assert not tab.locator(".plots").first.is_visible()
+        assert tab.evaluate("[...document.images].every(image => image.naturalWidth > 100)")
+        assert not troubles

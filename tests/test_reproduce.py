@@ -1,0 +1,210 @@
+"""`largeprompt reproduce` as a user meets it: with studies of a moment here, with all real ones in test_report.py."""
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import xarray as xr
+from typer.testing import CliRunner
+
+from largeprompt.cli import app
+from largeprompt.report import folder
+from largeprompt.studies import STUDIES, at_least, at_most, record
+from largeprompt.studies.record import Job, from_dataset
+
+
+def _run(*arguments):
+    return CliRunner().invoke(app, list(arguments))
+
+
+def _study(name, compute):
+    return replace(STUDIES["lemma-2.1"], name=name, quick={"n": 3}, full={"n": 4}, compute=compute)
+
+
+def _sound(config, key):
+    data = xr.Dataset({"gap": ("step", [0.1, 0.01, np.nan])}, {"step": [1, 2, 3]})
+    return data, [at_most("a [made-up] statement", 0.0, 0.5), at_least("≥", 1.0, 0.0, "control")]
+
+
+def _drawn(config, key):
+    """The same with data over lengths, which have a figure: these take a second."""
+    lengths = np.array([10.0, 100.0, np.inf])
+    return xr.Dataset({"gap": ("length", [0.1, 0.01, 0.0])}, {"length": lengths}), _sound(
+        config, key
+    )[1]
+
+
+@pytest.fixture
+def calls(monkeypatch):
+    """Three quick studies in place of the real ones; the list says which were computed."""
+    computed = []
+
+    def counted(name):
+        def compute(config, key):
+            computed.append(name)
+            return _sound(config, key)
+
+        return compute
+
+    monkeypatch.setattr(record, "STUDIES", made := {})
+    for module in ("largeprompt.studies", "largeprompt.report.folder", "largeprompt.report.page"):
+        monkeypatch.setattr(f"{module}.STUDIES", made)
+    for name in ("first", "second", "third"):
+        made[name] = _study(name, counted(name))
+    return computed
+
+
+def _break(name, compute):
+    record.STUDIES[name] = _study(name, compute)
+
+
+def test_everything_is_written_and_the_summary_printed(calls, tmp_path):
+    out = tmp_path / "results"
+    _break("second", _drawn)
+    result = _run("reproduce", "--out", str(out))
+    assert result.exit_code == 0, result.output
+    assert calls == ["first", "third"]
+    assert "6 of 6 checks hold, in 3 studies." in result.output
+    assert "[made-up]" in result.output
+    assert str(out / "index.html") in result.output.replace("\n", "")
+    written = ["data/first.nc", "data/third.nc", "figures/second.pdf", "figures/second.png"]
+    for path in written:
+        assert (out / path).stat().st_size > 500
+
+
+def test_existing_results_are_refused_kept_or_completed(calls, tmp_path):
+    out = str(tmp_path)
+    assert _run("reproduce", "--out", out, "--study", "second").exit_code == 0
+    before = (tmp_path / "data" / "second.nc").read_bytes()
+    refused = _run("reproduce", "--out", out)
+    assert refused.exit_code == 2
+    assert "--resume" in refused.stderr
+    result = _run("reproduce", "--out", out, "--resume")
+    assert result.exit_code == 0
+    assert "kept      second" in result.stderr
+    assert calls == ["second", "first", "third"]
+    assert (tmp_path / "data" / "second.nc").read_bytes() == before
+
+
+@pytest.mark.parametrize("change", [["--seed", "1"], ["--full"]])
+def test_results_of_another_seed_or_scale_are_not_mixed(calls, tmp_path, change):
+    assert _run("reproduce", "--out", str(tmp_path)).exit_code == 0
+    refused = _run("reproduce", "--out", str(tmp_path), "--resume", *change)
+    assert refused.exit_code == 2
+    assert "another --out" in refused.stderr
+
+
+def test_a_folder_of_something_else_is_left_alone(calls, tmp_path):
+    (tmp_path / "thesis.tex").write_text("years of work")
+    for options in ([], ["--resume"]):
+        assert _run("reproduce", "--out", str(tmp_path), *options).exit_code == 2
+    assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
+    assert not calls
+
+
+def test_damaged_and_outdated_results_are_computed_again_and_said(calls, tmp_path, monkeypatch):
+    assert _run("reproduce", "--out", str(tmp_path)).exit_code == 0
+    first = tmp_path / "data" / "first.nc"
+    first.write_bytes(first.read_bytes()[:200])
+    result = _run("reproduce", "--out", str(tmp_path), "--resume")
+    assert result.exit_code == 0
+    assert "replacing first" in result.stderr
+    assert calls == ["first", "second", "third", "first"]
+    monkeypatch.setattr(record, "code_version", lambda: "other code")
+    assert _run("reproduce", "--out", str(tmp_path), "--resume").exit_code == 0
+    assert calls[4:] == ["first", "second", "third"]
+
+
+def test_an_interrupted_run_says_how_to_continue_and_does(calls, tmp_path):
+    def interrupt(config, key):
+        raise KeyboardInterrupt
+
+    sound = record.STUDIES["second"]
+    _break("second", interrupt)
+    result = _run("reproduce", "--out", str(tmp_path))
+    assert result.exit_code == 130
+    assert "1 of 3 studies are stored" in result.stderr
+    assert f"largeprompt reproduce --resume --out {tmp_path}" in result.stderr.replace("\n", "")
+    record.STUDIES["second"] = sound
+    assert _run("reproduce", "--resume", "--out", str(tmp_path)).exit_code == 0
+    assert calls == ["first", "second", "third"]
+
+
+def test_a_study_that_raises_does_not_stop_the_others(calls, tmp_path):
+    def fail(config, key):
+        raise RuntimeError("no convergence")
+
+    _break("second", fail)
+    result = _run("reproduce", "--out", str(tmp_path))
+    assert result.exit_code == 1
+    assert "error: second could not be computed: RuntimeError('no convergence')" in result.stderr
+    assert calls == ["first", "third"]
+    assert "Not in this report" in (tmp_path / "index.html").read_text()
+
+
+@pytest.mark.parametrize(
+    ("checks", "word"),
+    [
+        ([at_most("a claim", 1.0, 0.5)], "fails"),
+        ([at_most("a claim", float("nan"), 0.5)], "fails"),
+        ([at_most("a claim", 0.0, 0.5), at_most("a control", 1.0, 0.5, "control")], "not testable"),
+        ([], "not testable"),
+    ],
+)
+def test_the_exit_status_is_the_verdict(calls, tmp_path, checks, word):
+    _break("second", lambda config, key: (xr.Dataset(), checks))
+    result = _run("reproduce", "--out", str(tmp_path))
+    assert result.exit_code == 1
+    assert word in result.output
+    assert _run("report", str(tmp_path)).exit_code == 1
+
+
+def test_report_recomputes_nothing(calls, tmp_path):
+    assert _run("reproduce", "--out", str(tmp_path)).exit_code == 0
+    page = (tmp_path / "index.html").read_bytes()
+    (tmp_path / "index.html").unlink()
+    result = _run("report", str(tmp_path))
+    assert result.exit_code == 0
+    assert (tmp_path / "index.html").read_bytes() == page
+    assert len(calls) == 3
+
+
+@pytest.mark.parametrize("make", [False, True])
+def test_report_of_nothing_is_refused(calls, tmp_path, make):
+    if make:
+        (tmp_path / "data").mkdir()
+    result = _run("report", str(tmp_path))
+    assert result.exit_code == 2
+    assert "largeprompt reproduce" in result.stderr
+
+
+def test_an_unknown_study_is_refused_before_anything_is_written(calls, tmp_path):
+    out = tmp_path / "results"
+    result = _run("reproduce", "--study", "fourth", "--out", str(out))
+    assert result.exit_code == 2
+    assert "first, second, third" in result.stderr
+    assert not out.exists()
+
+
+def test_records_survive_the_file(calls, tmp_path):
+    job = Job("first", "quick", 7)
+    folder.open_folder(tmp_path, "quick", 7, resume=False)
+    made = record.compute(job)
+    folder.store(tmp_path, made)
+    found = folder.load(tmp_path, "first")
+    assert found is not None
+    xr.testing.assert_identical(from_dataset(found).data, from_dataset(made).data)
+    assert from_dataset(found).checks == from_dataset(made).checks
+    assert from_dataset(found).verdict == from_dataset(made).verdict
+    assert json.loads(found.attrs["configuration"]) == {"n": 3}
+    assert found.attrs["seed"] == "7"
+    assert float(found.attrs["seconds"]) >= 0
+    assert record.fingerprint(job) != record.fingerprint(Job("first", "full", 7))
+    assert record.fingerprint(job) != record.fingerprint(Job("first", "quick", 8))
+
+
+def test_studies_are_listed():
+    result = _run("studies")
+    assert result.exit_code == 0
+    assert all(name in result.output for name in STUDIES)
