@@ -119,7 +119,7 @@ def transfer_curve(
 ) -> xr.Dataset:
     """Theorem 4.3 along L: largest parameter and risk gaps over [0, t1], beta and g_2 of Lemma D.1, the risks at t1.
 
-    The attributes `parameter_gap_rate` and `risk_gap_rate` are the exponents of L fitted to the gaps.
+    `log10_margin` <= 0 says that the envelope held at all times recorded. The attributes `parameter_gap_rate` and `risk_gap_rate` are the exponents of L fitted to the gaps.
 
     >>> import jax.numpy as jnp
     >>> import largeprompt as lp
@@ -152,6 +152,9 @@ def transfer_curve(
         "beta": [c.beta for c in found],
         "g2": [c.g2 for c in found],
         "log10_envelope": [float(c.log10_envelope[-1]) for c in found],
+        "log10_margin": [
+            float(np.max(np.log10(c.parameter_gap + 1e-300) - c.log10_envelope)) for c in found
+        ],
         "informative_until": [c.informative_until for c in found],
         "risk": [c.limiting_risks[0] for c in found],
     }
