@@ -111,3 +111,60 @@ def test_a_file_that_cannot_be_written_leaves_nothing(tmp_path, monkeypatch):
     assert result.exit_code == 2
     assert "error: No space left on device" in result.stderr
     assert list(tmp_path.iterdir()) == []
+
+
+def test_flow_prints_both_phases_and_writes(tmp_path):
+    data, figure = tmp_path / "flow.nc", tmp_path / "flow.png"
+    options = ["-d", "1", "--covariance", "identity", "-L", "100,inf", "--alpha", "0.5"]
+    result = _run("flow", *options, "--out", str(data), "--figure", str(figure))
+    assert result.exit_code == 0, result.output
+    assert "admissible below 1.414" in result.output
+    assert result.output.count("stationary at time") == 2
+    assert figure.read_bytes().startswith(b"\x89PNG")
+    with xr.open_dataset(data) as flows:
+        np.testing.assert_allclose(flows.b.values[:, -1], [1.322, 1.0], atol=5e-4)
+
+
+def test_risk_prints_the_table_of_best_heads(tmp_path):
+    figure = tmp_path / "risk.svg"
+    result = _run("risk", "-d", "1", "-L", "10,100", "--noise", "0", "--figure", str(figure))
+    assert result.exit_code == 0, result.output
+    task = lp.LinearRegression([[1.0]], [[0.2]])
+    for L in (10, 100):
+        assert f"{float(task.minimiser(L).risk):.6f}" in result.output
+    assert figure.exists()
+
+
+def test_train_resumes_with_its_own_options(tmp_path):
+    folder = tmp_path / "run"
+    options = ["--steps", "20", "-L", "10", "--oracle", "exact", "--out", str(folder)]
+    first = _run("train", *options)
+    assert first.exit_code == 0, first.output
+    names = {"options.json", "experiment.nc", "experiment.png", "experiment.pdf"}
+    assert names <= {path.name for path in folder.iterdir()}
+    with xr.open_dataset(folder / "experiment.nc") as data:
+        before = data.load()
+    assert "--resume" in _run("train", *options).output
+    again = _run("train", "--resume", str(folder))
+    assert again.exit_code == 0, again.output
+    with xr.open_dataset(folder / "experiment.nc") as data:
+        xr.testing.assert_equal(before.final_risk, data.final_risk)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "rule"),
+    [
+        (["flow", "-L", "ten"], "--lengths must be numbers"),
+        (["flow", "--attention", "hard"], "--attention must be softmax or linear"),
+        (["train", "--resume", "nowhere"], "--resume must name a folder"),
+        (["train", "--out", "a", "--resume", "b"], "exclude each other"),
+        (["train", "--variant", "papre"], "variant must be one of"),
+        (["risk", "-L", "0"], "L must be"),
+    ],
+)
+def test_mistakes_of_training_commands_end_in_one_line(arguments, rule, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    result = _run(*arguments)
+    assert result.exit_code == 2
+    assert rule in result.output
+    assert "Traceback" not in result.output

@@ -13,6 +13,8 @@ from jaxtyping import Array, Float
 from ..icl.params import BlockParams, FactoredParams, HeadParams, Params
 from ..icl.task import RiskFunction
 
+_TIMES = 128
+
 
 class Tolerances(NamedTuple):
     """`goal` is the norm of the gradient at which a stretch ends; `rtol` and `atol` are those of the solver."""
@@ -49,16 +51,23 @@ def follow(
     # absolute tolerance on y'.
     unit = max(t0, 1e-3) if implicit else 1.0
     straight = implicit and isinstance(like, BlockParams) and bool(abs(start[-1]) > 1e-3)
-    scaled = None if times is None else jnp.asarray(np.clip(times, t0, t1) / unit)
+    scaled = None
+    if times is not None:
+        # padded: one program serves all numbers of times up to the next multiple
+        padded = np.pad(times, (0, -len(times) % _TIMES), mode="edge")
+        scaled = jnp.asarray(np.clip(padded, t0, t1) / unit)
     numbers = [jnp.asarray(x, jnp.float64) for x in (t0 / unit, t1 / unit, unit, *tolerances)]
     ts, ys, last, point, okay = _solve(
         risk, like, start, *numbers, scaled, implicit, straight, most_steps
     )
     last_time = min(float(last) * unit, t1)
-    recorded = np.asarray(ts) * unit if times is None else times
+    if times is None:
+        recorded, points = np.asarray(ts) * unit, np.asarray(ys)
+    else:
+        recorded, points = times, np.asarray(ys)[: len(times)]
     # the start of this stretch is the end of the one before
-    kept = (recorded > t0) & (recorded <= last_time) & np.all(np.isfinite(ys), axis=1)
-    return Stretch(recorded[kept], np.asarray(ys)[kept], last_time, point, bool(okay))
+    kept = (recorded > t0) & (recorded <= last_time) & np.all(np.isfinite(points), axis=1)
+    return Stretch(recorded[kept], points[kept], last_time, point, bool(okay))
 
 
 @eqx.filter_jit

@@ -24,7 +24,7 @@ def flow_curves(
     attention: Attention = "softmax",
     *,
     until: ArrayInput | None = None,
-    points: int = 200,
+    points: int = 127,
 ) -> xr.Dataset:
     """Gradient flows from one start at several lengths, until stationary (or time `until`), on one grid of times.
 
