@@ -1,6 +1,7 @@
 """Suprema over a ball of parameters: what Lemma D.1 needs."""
 
 from collections.abc import Callable
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -97,7 +98,8 @@ def _largest(
             found, slope = jax.value_and_grad(value)(x)
             # steps of the optimiser have the size of its rate whatever the scale of the value
             change, state = ascent.update(jax.tree.map(jnp.negative, slope), state)
-            inside, free = optax.apply_updates(x, change)
+            moved: Any = optax.apply_updates(x, change)
+            inside, free = moved
             inside = inside / jnp.maximum(1.0, jnp.linalg.norm(inside))
             return ((inside, free if directions else x[1]), state), found
 

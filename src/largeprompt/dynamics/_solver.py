@@ -19,9 +19,9 @@ _TIMES = 128
 class Tolerances(NamedTuple):
     """`goal` is the norm of the gradient at which a stretch ends; `rtol` and `atol` are those of the solver."""
 
-    goal: float
-    rtol: float
-    atol: float
+    goal: float | Array
+    rtol: float | Array
+    atol: float | Array
 
 
 class Stretch(NamedTuple):
@@ -56,9 +56,10 @@ def follow(
         # padded: one program serves all numbers of times up to the next multiple
         padded = np.pad(times, (0, -len(times) % _TIMES), mode="edge")
         scaled = jnp.asarray(np.clip(padded, t0, t1) / unit)
-    numbers = [jnp.asarray(x, jnp.float64) for x in (t0 / unit, t1 / unit, unit, *tolerances)]
+    span = tuple(jnp.asarray(x, jnp.float64) for x in (t0 / unit, t1 / unit, unit))
+    limits = Tolerances(*(jnp.asarray(x, jnp.float64) for x in tolerances))
     ts, ys, last, point, okay = _solve(
-        risk, like, start, *numbers, scaled, implicit, straight, most_steps
+        risk, like, start, span, scaled, limits, implicit, straight, most_steps
     )
     last_time = min(float(last) * unit, t1)
     if times is None:
@@ -75,26 +76,23 @@ def _solve(
     risk: RiskFunction,
     like: Params,
     start: Float[Array, " n"],
-    t0: Array,
-    t1: Array,
-    unit: Array,
-    goal: Array,
-    rtol: Array,
-    atol: Array,
+    span: tuple[Array, ...],
     times: Array | None,
+    tolerances: Tolerances,
     implicit: bool,
     straight: bool,
     most_steps: int,
 ) -> tuple[Array, Array, Array, Array, Array]:
+    (t0, t1, unit), (goal, rtol, atol) = span, tolerances
     restore = ravel_pytree(like)[1]
     gradient = jax.grad(lambda y: risk(restore(y)))
     chart, back, push = _STRAIGHT if straight else _PLAIN
 
-    def field(t: Array, x: Array, args: None) -> Array:
+    def field(t: object, x: Array, args: object) -> Array:
         y = back(x)
         return -unit * push(y, gradient(y))
 
-    def arrived(t: Array, x: Array, args: None, **_: object) -> Array:
+    def arrived(t: object, x: Array, args: object, **_: object) -> Array:
         return jnp.linalg.norm(gradient(back(x))) <= goal
 
     solution = diffrax.diffeqsolve(

@@ -107,17 +107,17 @@ class Task(eqx.Module):
         Exact where the task knows its risk; otherwise the mean loss over prompts drawn once from `key`.
         """
         checked_attention(attention)
-        self._needs_key(key)
         length = checked_length(L)
+        keys = jax.random.split(self._needed(key), _PROMPTS)
         draw = jax.vmap(lambda key: self._draw(key, length))
         return eqx.Partial(
             _mean_loss,
             self,
             attention,
-            eqx.filter_jit(draw)(jax.random.split(_checks.key(key), _PROMPTS)),
+            eqx.filter_jit(draw)(keys),
         )
 
-    def _needs_key(self, key: KeyInput | None) -> None:
+    def _needed(self, key: KeyInput | None) -> Key[Array, ""]:
         if key is None:
             raise ValueError(
                 _checks.message(
@@ -126,6 +126,7 @@ class Task(eqx.Module):
                     "pass key=jax.random.key(0)",
                 )
             )
+        return _checks.key(key)
 
     def risk(
         self,
@@ -138,8 +139,7 @@ class Task(eqx.Module):
         """The risk at prompt length L: a number where the task knows a formula, otherwise the `Estimate` of `sampled_risk`, which
         needs a `key`.
         """
-        self._needs_key(key)
-        return self.sampled_risk(params, L, attention, key=key)
+        return self.sampled_risk(params, L, attention, key=self._needed(key))
 
 
 def _mean_loss(task: Task, attention: Attention, draws: Any, params: Params) -> Float[Array, ""]:

@@ -12,7 +12,8 @@ _VARIANTS = ("paper", "released-code", "theory")
 
 def compute(config: Config, key: Key[Array, ""]) -> tuple[xr.Dataset, list[Check]]:
     """Final risks of softmax and linear attention against L, beside ridge regression and the best head."""
-    checks, parts = [], []
+    checks: list[Check] = []
+    parts: list[xr.Dataset] = []
     first, last = (power(config["lengths"][i]) for i in (0, -1))
     for variant in _VARIANTS:
         found = published_experiment(
