@@ -23,6 +23,7 @@ from ..icl.task import Attention, checked_attention, checked_length
 from .checkpoint import Checkpoint, Progress, digest
 from .held_out import HeldOutRisk
 from .oracles import OracleName, make_oracle
+from .random import threefry, words
 
 _SECONDS = 2.0  # of a stretch of steps: how often progress is shown and saved
 _RATE = 1e-3
@@ -257,7 +258,7 @@ class _Group:
 
     def _advanced(self, done: Progress, until: int, record: bool) -> Progress:
         bounds = (jnp.asarray(step, jnp.int32) for step in (done.step, until))
-        state = _advance(self.oracles, self.optimiser, self.keys, done.state, *bounds)
+        state = advance(self.oracles, self.optimiser, self.keys, done.state, *bounds)
         ended = [
             why or ("" if good else _diverged(until))
             for why, good in zip(done.ended, np.asarray(_all_finite(state[0])), strict=True)
@@ -301,7 +302,7 @@ def _all_finite(tree: Any) -> Bool[Array, " runs"]:
 
 
 @eqx.filter_jit
-def _advance(
+def advance(
     oracles: Any,
     optimiser: optax.GradientTransformation,
     keys: Key[Array, " runs"],
@@ -309,12 +310,16 @@ def _advance(
     start: Array,
     stop: Array,
 ) -> Any:
-    """Steps start, .., stop - 1 of every run; step k of a run draws from fold_in(its key, k), so stretches may be cut anywhere."""
+    """Steps start, .., stop - 1 of every run; step k has a key of its own, made of the run's and k, so stretches may be cut anywhere."""
 
     def one(oracle: Any, key: Key[Array, ""], state: Any) -> Any:
+        run = words(key)
+
         def step(k: Array, state: Any) -> Any:
             params, moments = state
-            gradient = jax.grad(lambda p: oracle(jax.random.fold_in(key, k), p))(params)
+            own = jnp.stack(threefry(run, 0, k.astype(jnp.uint32)))
+            own = jax.random.wrap_key_data(own, impl="threefry2x32")
+            gradient = jax.grad(lambda p: oracle(own, p))(params)
             updates, moments = optimiser.update(gradient, moments, params)
             return optax.apply_updates(params, updates), moments
 
