@@ -182,7 +182,9 @@ def whole_experiment(lengths: tuple[int, ...] = (10, 100, 1000)) -> str:
         for name in measured[0]:
             seconds = np.interp(PUBLISHED.lengths, lengths, [row[name] for row in measured])
             hours[name] = hours.get(name, 0.0) + seconds.sum() * PUBLISHED.steps / 3600
-    kinds = [(float(L), a) for a in PUBLISHED.attentions for L in PUBLISHED.lengths]
+    kinds: list[tuple[float, Attention]] = [
+        (float(L), a) for a in PUBLISHED.attentions for L in PUBLISHED.lengths
+    ]
     together = _per_step({"all": _our_steps("exact", kinds)})["all"]
     hours["exact, 38 runs together"] = together * PUBLISHED.steps / 3600
     rows = [["what", "hours for all 38 runs", "times faster than the faster PyTorch"]]

@@ -7,6 +7,7 @@ import pytest
 import largeprompt as lp
 from largeprompt.dynamics.experiment import (
     PUBLISHED,
+    Variant,
     initial_weights,
     published_init,
     published_task,
@@ -63,7 +64,8 @@ def test_covariances_of_the_variants():
 
 def test_initial_weights_are_shared_in_the_paper_only():
     keys = jax.random.split(jax.random.key(0), 2)
-    for variant, shared in (("paper", True), ("released-code", False)):
+    cases: list[tuple[Variant, bool]] = [("paper", True), ("released-code", False)]
+    for variant, shared in cases:
         start = initial_weights(variant, keys)
         assert np.array_equal(start["softmax"][0].K, start["linear"][0].K) is shared
         assert not np.array_equal(start["softmax"][0].K, start["softmax"][1].K)

@@ -160,11 +160,11 @@ def _two_tokens(U, v, w, x):
 def test_exact_loss_and_its_slope_against_two_tokens():
     regression, moments = Regression(TASK, jnp.float64), output_moments(2.0, "softmax")
     w, x = np.array([0.7, -0.4]), np.array([0.9, 0.5])
-    parts = [
-        np.linalg.solve(np.asarray(regression.task_root), w),
-        np.linalg.solve(np.asarray(regression.query_root), x),
-    ]
-    queries = regression.queries_from(*(jnp.asarray(p)[None] for p in parts), jnp.zeros(1))
+    tasks, asked = (
+        jnp.asarray(np.linalg.solve(np.asarray(root), vector))[None]
+        for root, vector in ((regression.task_root, w), (regression.query_root, x))
+    )
+    queries = regression.queries_from(tasks, asked, jnp.zeros(1))
 
     def loss(params):
         return conditional_loss(regression, moments, params, queries)
@@ -185,10 +185,8 @@ def test_exact_oracle_averages_to_the_gradient_of_the_risk():
     params = lp.BlockParams(U[:2, :2], 1.2)
     expected = jax.grad(TASK.risk_function(20.0))(params)
     oracle = make_oracle(TASK, 20.0, "softmax", "exact", 4096, jnp.float64)
-    slopes = jax.lax.map(
-        lambda key: jax.grad(oracle, argnums=1)(key, params),
-        jax.random.split(jax.random.key(7), 16),
-    )
+    slope = jax.jit(lambda key: jax.grad(oracle, argnums=1)(key, params))
+    slopes = jax.lax.map(slope, jax.random.split(jax.random.key(7), 16))
     for found, truth in ((slopes.A, expected.A), (slopes.b, expected.b)):
         error = np.std(found, axis=0, ddof=1) / 4
         assert np.all(np.abs(np.mean(found, axis=0) - truth) < 7 * error)
@@ -242,5 +240,5 @@ def test_degenerate_directions():
         params = lp.HeadParams(np.zeros((3, 3)), np.zeros(3))
         params = jax.tree.map(lambda leaf: leaf.astype(jnp.float32), params)
         oracle = SampledOracle(regression, 5.0, attention, True, 8)
-        slope = jax.grad(oracle, argnums=1)(jax.random.key(0), params)
+        slope = jax.jit(jax.grad(oracle, argnums=1))(jax.random.key(0), params)
         assert np.all(np.isfinite(np.concatenate([slope.U.ravel(), slope.v])))

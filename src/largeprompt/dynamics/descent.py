@@ -17,7 +17,7 @@ from rich.progress import Progress as ProgressBar
 
 from .. import _checks
 from .._typing import ArrayInput, KeyInput
-from ..icl import Task
+from ..icl import LinearRegression, Task
 from ..icl.params import Params
 from ..icl.task import Attention, checked_attention, checked_length
 from .checkpoint import Checkpoint, Progress, digest
@@ -139,6 +139,8 @@ def descend_many(
     every = _checks.count("record_every", every)
     lengths = [checked_length(length) for length in L]
     _check_runs(keys, params, lengths, attention)
+    if isinstance(task, LinearRegression):
+        task.check_size(jax.tree.map(lambda leaf: leaf[0], params))
     optimiser = optax.sgd(_RATE) if optimiser is None else optimiser
     groups: dict[Any, list[int]] = {}
     for i, kind in enumerate(zip(lengths, attention, strict=True)):
