@@ -5,7 +5,7 @@ import sys
 from datetime import date
 from pathlib import Path
 
-from . import attention, concentration, prompts
+from . import attention, concentration, descent, prompts
 from .timing import machine
 
 RESULTS = Path(__file__).parent / "results"
@@ -19,6 +19,8 @@ SECTIONS = {
         prompts.sampling,
     ),
     "average_curve": ("Error curves averaged over queries", concentration.average_curve),
+    "sgd_step": ("One SGD step of the published experiment", descent.sgd_step),
+    "whole_experiment": ("The published experiment, whole", descent.whole_experiment),
     "cost": ("Cost against the length of the prompt", prompts.cost_against_length),
 }
 

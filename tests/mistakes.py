@@ -380,6 +380,49 @@ MISTAKES = {
         lambda: lp.LinearRegression(EYE, noise_variance=-1),
         "noise_variance must be finite and >= 0",
     ),
+    "query_cov of another size": (
+        lambda: lp.LinearRegression(EYE, query_cov=np.eye(3)),
+        "query_cov must have shape",
+    ),
+    "descent: no such oracle": (
+        lambda: lp.descend(
+            KEY, lp.LinearRegression(EYE), lp.BlockParams(EYE, 1.0), 5, 1, oracle="magic"
+        ),
+        "oracle must be",
+    ),
+    "descent: reduced oracle of another task": (
+        lambda: lp.descend(
+            KEY, lp.ProductRegression(lp.Rademacher(2)), lp.BlockParams(EYE, 1.0), 5, 1
+        ),
+        "linear regression only",
+    ),
+    "descent: prompts of half a token": (
+        lambda: lp.descend(KEY, lp.LinearRegression(EYE), lp.BlockParams(EYE, 1.0), 2.5, 1),
+        "positive integer",
+    ),
+    "descent: no steps": (
+        lambda: lp.descend(KEY, lp.LinearRegression(EYE), lp.BlockParams(EYE, 1.0), 5, 0),
+        "steps must be a positive integer",
+    ),
+    "descent: head of another size": (
+        lambda: lp.descend(KEY, lp.LinearRegression(EYE), lp.BlockParams(np.eye(3), 1.0), 5, 1),
+        "params must act on tokens of dimension 3",
+    ),
+    "descent: runs and lengths": (
+        lambda: lp.descend_many(
+            KEY[None],
+            lp.LinearRegression(EYE),
+            lp.BlockParams(EYE, 1.0),
+            [5, 6],
+            1,
+            attention=["softmax"],
+        ),
+        "one entry for each run",
+    ),
+    "experiment: no such variant": (
+        lambda: lp.published_experiment("draft"),
+        "variant must be one of",
+    ),
     "task_cov of another size": (
         lambda: lp.LinearRegression(EYE, np.eye(3)),
         r"task_cov must have shape \(2, 2\)",

@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.extend.random import threefry_2x32
 from scipy import stats
 
 import largeprompt as lp
@@ -22,7 +23,7 @@ from largeprompt.dynamics.oracles import (
     make_oracle,
 )
 from largeprompt.dynamics.output_moments import output_moments
-from largeprompt.dynamics.reduced import _sin_cos_pi, normal_pairs
+from largeprompt.dynamics.random import normal_pairs, sin_cos_pi, threefry, words
 from largeprompt.icl.task import Attention
 
 from ..oracles.pair import two_token_participation
@@ -131,7 +132,7 @@ def test_infinite_prompts():
     """Both attentions predict v'G_w u there, whatever the oracle; sampled targets keep their noise."""
     regression = Regression(TASK, jnp.float64)
     key = jax.random.key(2)
-    queries = regression.queries(jax.random.split(key)[0], 50)
+    queries = regression.queries(key, 50)
     gaps = []
     for w, x in zip(np.asarray(queries.w), np.asarray(queries.x), strict=True):
         pull = COV @ w
@@ -159,14 +160,11 @@ def _two_tokens(U, v, w, x):
 def test_exact_loss_and_its_slope_against_two_tokens():
     regression, moments = Regression(TASK, jnp.float64), output_moments(2.0, "softmax")
     w, x = np.array([0.7, -0.4]), np.array([0.9, 0.5])
-    normals = np.concatenate(
-        [
-            np.linalg.solve(np.asarray(regression.task_root), w),
-            np.linalg.solve(np.asarray(regression.query_root), x),
-            [0.0],
-        ]
+    tasks, asked = (
+        jnp.asarray(np.linalg.solve(np.asarray(root), vector))[None]
+        for root, vector in ((regression.task_root, w), (regression.query_root, x))
     )
-    queries = regression.queries_from(jnp.asarray(normals)[None])
+    queries = regression.queries_from(tasks, asked, jnp.zeros(1))
 
     def loss(params):
         return conditional_loss(regression, moments, params, queries)
@@ -187,10 +185,8 @@ def test_exact_oracle_averages_to_the_gradient_of_the_risk():
     params = lp.BlockParams(U[:2, :2], 1.2)
     expected = jax.grad(TASK.risk_function(20.0))(params)
     oracle = make_oracle(TASK, 20.0, "softmax", "exact", 4096, jnp.float64)
-    slopes = jax.lax.map(
-        lambda key: jax.grad(oracle, argnums=1)(key, params),
-        jax.random.split(jax.random.key(7), 16),
-    )
+    slope = jax.jit(lambda key: jax.grad(oracle, argnums=1)(key, params))
+    slopes = jax.lax.map(slope, jax.random.split(jax.random.key(7), 16))
     for found, truth in ((slopes.A, expected.A), (slopes.b, expected.b)):
         error = np.std(found, axis=0, ddof=1) / 4
         assert np.all(np.abs(np.mean(found, axis=0) - truth) < 7 * error)
@@ -215,16 +211,26 @@ def test_table_of_output_moments(L):
 
 def test_pairs_of_normals():
     """Normal, independent of each other: Kolmogorov-Smirnov and correlations of powers at 1e-6 each."""
-    g, e = (np.asarray(a, np.float64) for a in normal_pairs(jax.random.key(3), 200_000))
+    g, e = (
+        np.asarray(a, np.float64) for a in normal_pairs(words(jax.random.key(3)), 1, (200_000,))
+    )
     for sample in (g, e, (g + e) / np.sqrt(2)):
         result: Any = stats.kstest(sample, "norm")
         assert result.pvalue > 1e-6
     for a, b in ((g, e), (g**2, e**2), (g**2, e), (g, e**3)):
         assert abs(np.corrcoef(a, b)[0, 1]) < 4.9 / np.sqrt(len(g))
     x = np.linspace(-0.5, 0.5, 101)
-    sine, cosine = _sin_cos_pi(jnp.asarray(x))
+    sine, cosine = sin_cos_pi(jnp.asarray(x))
     assert np.allclose(sine, np.sin(np.pi * x), atol=1e-7)
     assert np.allclose(cosine, np.cos(np.pi * x), atol=1e-7)
+
+
+def test_threefry_is_that_of_jax():
+    key = jax.random.key(9)
+    counter = jnp.arange(5, dtype=jnp.uint32)
+    ours = threefry(words(key), 7, counter)
+    theirs = threefry_2x32(words(key), jnp.concatenate([jnp.full_like(counter, 7), counter]))
+    assert np.array_equal(jnp.concatenate(ours), theirs)
 
 
 def test_degenerate_directions():
@@ -234,5 +240,5 @@ def test_degenerate_directions():
         params = lp.HeadParams(np.zeros((3, 3)), np.zeros(3))
         params = jax.tree.map(lambda leaf: leaf.astype(jnp.float32), params)
         oracle = SampledOracle(regression, 5.0, attention, True, 8)
-        slope = jax.grad(oracle, argnums=1)(jax.random.key(0), params)
+        slope = jax.jit(jax.grad(oracle, argnums=1))(jax.random.key(0), params)
         assert np.all(np.isfinite(np.concatenate([slope.U.ravel(), slope.v])))

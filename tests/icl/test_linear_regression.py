@@ -168,3 +168,29 @@ def test_32_bit_mode_gives_the_same_numbers():
         found = lp.LinearRegression(COV, TASK_COV, 0.2).risk(lp.BlockParams(A, 1.2), 25)
     assert found.dtype == jnp.float64
     assert float(found) == pytest.approx(expected, rel=1e-6)  # the inputs were rounded to float32
+
+
+def test_queries_with_a_covariance_of_their_own():
+    """Risks of both attentions and of ridge regression by brute force (5 standard errors: false alarms below 1e-5 each); the limit."""
+    query_cov = np.array([[0.5, -0.3], [-0.3, 1.4]])
+    task = lp.LinearRegression(COV, TASK_COV, 0.2, query_cov=query_cov)
+    general = PARAMS.general()
+    setting = {"cov": COV, "task_cov": TASK_COV, "noise": 0.2, "L": 6, "query_cov": query_cov}
+    for attention in ("softmax", "linear"):
+        losses = simulate(
+            **setting,
+            U=np.asarray(general.U),
+            v=np.asarray(general.v),
+            n=40_000,
+            seed=7,
+            attention=attention,
+        )
+        gap = losses.mean() - float(task.risk(PARAMS, 6, attention))
+        assert abs(gap) <= 5 * losses.std() / np.sqrt(len(losses))
+    ridge, found = simulate_ridge(**setting, n=20_000, seed=8), task.bayes_risk(6, KEY)
+    error = np.hypot(ridge.std() / np.sqrt(len(ridge)), float(found.standard_error))
+    assert abs(ridge.mean() - float(found.value)) <= 5 * error
+    gap = 1.2 * COV @ A - np.eye(2)
+    limit = (np.trace(gap @ query_cov @ gap.T @ TASK_COV) + 0.2) / 2
+    assert float(task.risk(PARAMS, np.inf)) == pytest.approx(limit, rel=1e-12)
+    assert float(task.minimiser(50.0, "linear").gradient_norm) < 1e-9

@@ -17,12 +17,13 @@ from rich.progress import Progress as ProgressBar
 
 from .. import _checks
 from .._typing import ArrayInput, KeyInput
-from ..icl import Task
+from ..icl import LinearRegression, Task
 from ..icl.params import Params
 from ..icl.task import Attention, checked_attention, checked_length
 from .checkpoint import Checkpoint, Progress, digest
 from .held_out import HeldOutRisk
 from .oracles import OracleName, make_oracle
+from .random import threefry, words
 
 _SECONDS = 2.0  # of a stretch of steps: how often progress is shown and saved
 _RATE = 1e-3
@@ -138,6 +139,8 @@ def descend_many(
     every = _checks.count("record_every", every)
     lengths = [checked_length(length) for length in L]
     _check_runs(keys, params, lengths, attention)
+    if isinstance(task, LinearRegression):
+        task.check_size(jax.tree.map(lambda leaf: leaf[0], params))
     optimiser = optax.sgd(_RATE) if optimiser is None else optimiser
     groups: dict[Any, list[int]] = {}
     for i, kind in enumerate(zip(lengths, attention, strict=True)):
@@ -257,7 +260,7 @@ class _Group:
 
     def _advanced(self, done: Progress, until: int, record: bool) -> Progress:
         bounds = (jnp.asarray(step, jnp.int32) for step in (done.step, until))
-        state = _advance(self.oracles, self.optimiser, self.keys, done.state, *bounds)
+        state = advance(self.oracles, self.optimiser, self.keys, done.state, *bounds)
         ended = [
             why or ("" if good else _diverged(until))
             for why, good in zip(done.ended, np.asarray(_all_finite(state[0])), strict=True)
@@ -301,7 +304,7 @@ def _all_finite(tree: Any) -> Bool[Array, " runs"]:
 
 
 @eqx.filter_jit
-def _advance(
+def advance(
     oracles: Any,
     optimiser: optax.GradientTransformation,
     keys: Key[Array, " runs"],
@@ -309,12 +312,16 @@ def _advance(
     start: Array,
     stop: Array,
 ) -> Any:
-    """Steps start, .., stop - 1 of every run; step k of a run draws from fold_in(its key, k), so stretches may be cut anywhere."""
+    """Steps start, .., stop - 1 of every run; step k has a key of its own, made of the run's and k, so stretches may be cut anywhere."""
 
     def one(oracle: Any, key: Key[Array, ""], state: Any) -> Any:
+        run = words(key)
+
         def step(k: Array, state: Any) -> Any:
             params, moments = state
-            gradient = jax.grad(lambda p: oracle(jax.random.fold_in(key, k), p))(params)
+            own = jnp.stack(threefry(run, 0, k.astype(jnp.uint32)))
+            own = jax.random.wrap_key_data(own, impl="threefry2x32")
+            gradient = jax.grad(lambda p: oracle(own, p))(params)
             updates, moments = optimiser.update(gradient, moments, params)
             return optax.apply_updates(params, updates), moments
 

@@ -26,6 +26,7 @@ import xarray as xr
 from jaxtyping import Array, Key
 
 from .. import __version__, _checks
+from .._typing import ArrayInput
 from ..icl import FactoredParams, LinearRegression
 from ..icl.task import Attention, checked_length
 from ..prompts._exact import exact
@@ -91,7 +92,7 @@ def published_experiment(
     variant: Variant = "paper",
     *,
     steps: int = PUBLISHED.steps,
-    lengths: Sequence[float] = PUBLISHED.lengths,
+    lengths: Sequence[ArrayInput] = PUBLISHED.lengths,
     seeds: int = 1,
     oracle: OracleName = "reduced",
     record_every: int | None = None,
@@ -116,21 +117,21 @@ def published_experiment(
     ('attention', 'length', 'seed', 'step') paper
     """
     _checked(variant)
-    lengths = [checked_length(L) for L in lengths]
+    checked = [checked_length(L) for L in lengths]
     task = published_task(variant)
     if variant == "theory":
-        found = _flows(task, lengths)
+        found = _flows(task, checked)
     else:
         seeds = _checks.count("seeds", seeds)
         every = record_every or min(PUBLISHED.record_every, max(1, steps // 10))
         keys = jax.vmap(lambda i: jax.random.fold_in(jax.random.key(seed), i))(jnp.arange(seeds))
-        runs = _trained(variant, task, keys, lengths, steps, oracle, every, folder)
-        found = _curves(task, runs, lengths, seeds)
+        runs = _trained(variant, task, keys, checked, steps, oracle, every, folder)
+        found = _curves(task, runs, checked, seeds)
     found = _with_limit(found, task).assign_coords(
-        attention=list(PUBLISHED.attentions), length=lengths
+        attention=list(PUBLISHED.attentions), length=checked
     )
     if references:
-        found = _with_references(found, task, lengths, jax.random.key(seed))
+        found = _with_references(found, task, checked, jax.random.key(seed))
     return found.assign_attrs(
         variant=variant,
         oracle="flow" if variant == "theory" else oracle,

@@ -48,7 +48,6 @@ class HeldOutRisk:
                 regression = Regression(task, jnp.float64)
                 law = Gaussian(jnp.zeros(2 * task.inputs), jnp.eye(2 * task.inputs))
                 normals = jnp.stack([representative(k, law, _EXPONENT).points for k in keys])
-                normals = jnp.pad(normals, ((0, 0), (0, 0), (0, 1)))  # targets without noise
                 moments = [output_moments(*kind) for kind in kinds]
                 self._risks = [partial(_conditionally, regression, m, normals) for m in moments]
 
@@ -73,7 +72,9 @@ def _conditionally(
     regression: Regression, moments: Any, normals: Float[Array, "replicates n m"], params: Params
 ) -> Float[Array, " replicates"]:
     def one(normals: Float[Array, "n m"]) -> Float[Array, ""]:
-        return conditional_loss(regression, moments, params, regression.queries_from(normals))
+        for_tasks, for_queries = jnp.split(normals, 2, axis=1)
+        queries = regression.queries_from(for_tasks, for_queries, jnp.zeros(len(normals)))
+        return conditional_loss(regression, moments, params, queries)
 
     return jax.vmap(one)(normals)
 

@@ -27,12 +27,15 @@ from ..icl.task import Attention
 from ..measures.gaussian import psd_sqrt
 from ..prompts._arguments import whole_length
 from .output_moments import OutputMoments, output_moments
-from .reduced import reduced_linear, reduced_softmax
+from .random import normal_pairs, words
+from .reduced import Response, reduced_linear, reduced_softmax
 
 OracleName = Literal["prompts", "reduced", "exact"]
 Oracle = Callable[[Key[Array, ""], Params], Float[Array, ""]]  # the mean loss of a fresh batch
 
 _NUMBERS = 2**22  # random numbers held at once
+# streams of random numbers: 0 is that of new keys, prompt i has _PROMPTS + i
+_QUERIES, _NOISE, _REST, _PROMPTS = 1, 2, 3, 4
 
 
 class Queries(NamedTuple):
@@ -59,16 +62,21 @@ class Regression(eqx.Module):
             self.noise = jnp.sqrt(task.noise_variance.astype(jnp.float64)).astype(dtype)
 
     def queries(self, key: Key[Array, ""], n: int) -> Queries:
-        """N tasks, each with one query."""
-        d = len(self.root)
-        return self.queries_from(jax.random.normal(key, (n, 2 * d + 1), self.root.dtype))
+        """N tasks, each with one query; the same numbers in float32 and float64."""
+        for_tasks, for_queries = normal_pairs(words(key), _QUERIES, (n, len(self.root)))
+        for_noise, _ = normal_pairs(words(key), _NOISE, (n,))
+        drawn = (a.astype(self.root.dtype) for a in (for_tasks, for_queries, for_noise))
+        return self.queries_from(*drawn)
 
-    def queries_from(self, normals: Float[Array, "n m"]) -> Queries:
-        """Tasks and queries made of 2d + 1 standard normals each."""
-        d = len(self.root)
-        w = _product(normals[:, :d], self.task_root)
-        x = _product(normals[:, d : 2 * d], self.query_root)
-        return Queries(w, x, self.noise * normals[:, -1])
+    def queries_from(
+        self,
+        for_tasks: Float[Array, "n d"],
+        for_queries: Float[Array, "n d"],
+        for_noise: Float[Array, " n"],
+    ) -> Queries:
+        """Tasks, queries and noise made of standard normals."""
+        w, x = _product(for_tasks, self.task_root), _product(for_queries, self.query_root)
+        return Queries(w, x, self.noise * for_noise)
 
     def directions(
         self, params: Params, queries: Queries
@@ -102,7 +110,7 @@ class ExactOracle(eqx.Module):
     batch: int = eqx.field(static=True)
 
     def __call__(self, key: Key[Array, ""], params: Params) -> Float[Array, ""]:
-        queries = self.regression.queries(jax.random.split(key)[0], self.batch)
+        queries = self.regression.queries(key, self.batch)
         return conditional_loss(self.regression, self.moments, params, queries)
 
 
@@ -116,32 +124,40 @@ class SampledOracle(eqx.Module):
     batch: int = eqx.field(static=True)
 
     def __call__(self, key: Key[Array, ""], params: Params) -> Float[Array, ""]:
-        for_queries, for_prompts = jax.random.split(key)
-        queries = self.regression.queries(for_queries, self.batch)
+        queries = self.regression.queries(key, self.batch)
         a, c = self.regression.directions(params, queries)
         target = jnp.sum(queries.w * queries.x, axis=1) + queries.noise
-        return 0.5 * jnp.mean((self._predictions(for_prompts, a, c) - target) ** 2)
+        return 0.5 * jnp.mean((self._predictions(key, a, c) - target) ** 2)
 
     def _predictions(
         self, key: Key[Array, ""], a: Float[Array, "n D"], c: Float[Array, "n D"]
     ) -> Float[Array, " n"]:
         if math.isinf(self.L):  # Lemma 2.1: v'G_w u, for both attentions
             return jnp.sum(a * c, axis=1)
-        L = int(self.L)
         fixed_a, fixed_c = jax.lax.stop_gradient((a, c))
-        if self.reduced and self.attention == "linear":
-            f, by_a, by_c = reduced_linear(key, fixed_a, fixed_c, L)
-        else:
-            one = reduced_softmax if self.reduced else _whole_prompt(self.attention)
-            per_prompt = L * (2 if self.reduced else a.shape[1])
-            keys = jax.vmap(lambda i: jax.random.fold_in(key, i))(jnp.arange(self.batch))
-            f, by_a, by_c = _mapped(
-                lambda prompt: one(prompt[0], prompt[1], prompt[2], L),
-                (keys, fixed_a, fixed_c),
-                _NUMBERS // per_prompt,
-            )
+        f, by_a, by_c = self._responses(key, fixed_a, fixed_c)
         # f with its derivatives as drawn: nothing is differentiated through the sampling
         return f + jnp.sum(by_a * (a - fixed_a) + by_c * (c - fixed_c), axis=1)
+
+    def _responses(
+        self, key: Key[Array, ""], a: Float[Array, "n D"], c: Float[Array, "n D"]
+    ) -> Response:
+        """(f, df/da, df/dc) of one prompt for each row of a and c."""
+        L, D = int(self.L), a.shape[1]
+        if not self.reduced:
+            keys = jax.vmap(lambda i: jax.random.fold_in(key, i))(jnp.arange(self.batch))
+            one = _whole_prompt(self.attention)
+            return _mapped(lambda row: one(*row, L), (keys, a, c), _NUMBERS // (L * D))
+        if self.attention == "linear":
+            return reduced_linear(key, a, c, L)
+        streams = _PROMPTS + jnp.arange(self.batch, dtype=jnp.uint32)
+        rest = [n.astype(a.dtype) for n in normal_pairs(words(key), _REST, a.shape)]
+
+        def reduced(row: tuple[Array, ...]) -> Response:
+            g, e = (n.astype(a.dtype) for n in normal_pairs(words(key), row[0], (L,)))
+            return reduced_softmax(g, e, *row[1:])
+
+        return _mapped(reduced, (streams, *rest, a, c), _NUMBERS // (2 * L))
 
 
 def _whole_prompt(attention: Attention) -> Callable:

@@ -149,7 +149,7 @@ class LinearRegression(Task):
         In block form exact, differentiable, without a key. Otherwise the average over the query is exact and that over tasks uses
         randomised points: an `Estimate`, which needs a `key`.
         """
-        self._check_size(params)
+        self.check_size(params)
         if isinstance(params, BlockParams):
             return _inside(_compiled_risk(*self._ingredients(L, attention), None, params))
         values = np.stack(
@@ -167,7 +167,8 @@ class LinearRegression(Task):
         points = representative(key, law, exponent).points
         return jnp.concatenate([points, -points])
 
-    def _check_size(self, params: Params) -> None:
+    def check_size(self, params: Params) -> None:
+        """Refuse parameters of heads for tokens of another dimension."""
         size = params.A.shape[0] + 1 if isinstance(params, BlockParams) else params.head.dim
         if size != self.dim:
             raise ValueError(

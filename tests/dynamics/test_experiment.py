@@ -1,0 +1,105 @@
+"""The published experiment: its hyperparameters, its variants, and a small run of it."""
+
+import jax
+import numpy as np
+import pytest
+
+import largeprompt as lp
+from largeprompt.dynamics.experiment import (
+    PUBLISHED,
+    Variant,
+    initial_weights,
+    published_init,
+    published_task,
+)
+
+
+def test_hyperparameters_are_those_published():
+    lengths = (
+        10,
+        20,
+        30,
+        40,
+        50,
+        60,
+        70,
+        80,
+        90,
+        100,
+        200,
+        300,
+        400,
+        500,
+        600,
+        700,
+        800,
+        900,
+        1000,
+    )
+    assert PUBLISHED.lengths == lengths
+    assert (PUBLISHED.inputs, PUBLISHED.batch, PUBLISHED.steps) == (5, 128, 300_000)
+    assert (PUBLISHED.rate, PUBLISHED.noise_variance, PUBLISHED.seed) == (1e-3, 0.1, 327)
+    start = published_init(jax.random.key(0))
+    assert start.scale == pytest.approx(6**-0.5)
+    entries = np.concatenate([np.ravel(m) for m in (start.K, start.Q, start.V, start.O)])
+    assert entries.shape == (3 * 36 + 6,)
+    assert np.max(np.abs(entries)) <= 6**-0.5
+    # uniform: the mean of 114 squares is within 6 deviations of 1/18
+    assert np.mean(entries**2) == pytest.approx(1 / 18, abs=6 * (4 / 45) ** 0.5 / 6 / 114**0.5)
+
+
+def test_covariances_of_the_variants():
+    """Prompts coloured twice by the Cholesky root, white queries, in the released code; eigenvalues as audited."""
+    paper, released, theory = (published_task(v) for v in ("paper", "released-code", "theory"))
+    assert paper.cov[0, 2] == 0.25
+    assert np.array_equal(paper.cov, paper.query_cov)
+    assert np.array_equal(released.query_cov, np.eye(5))
+    eigenvalues = np.linalg.eigvalsh(released.cov)
+    assert eigenvalues[[0, -1]] == pytest.approx([0.1304, 5.0041], abs=1e-4)
+    assert np.trace(released.cov) == pytest.approx(7.328, abs=1e-3)
+    assert float(theory.noise_variance) == 0
+    assert np.array_equal(theory.task_cov, np.eye(5))
+    assert np.allclose(paper.task_cov, np.eye(5) / 5)
+
+
+def test_initial_weights_are_shared_in_the_paper_only():
+    keys = jax.random.split(jax.random.key(0), 2)
+    cases: list[tuple[Variant, bool]] = [("paper", True), ("released-code", False)]
+    for variant, shared in cases:
+        start = initial_weights(variant, keys)
+        assert np.array_equal(start["softmax"][0].K, start["linear"][0].K) is shared
+        assert not np.array_equal(start["softmax"][0].K, start["softmax"][1].K)
+
+
+def test_one_step_is_the_published_step():
+    """The rate 1e-3 on the squared error, not on half of it: one step of the preset against one of plain descent at rate 2e-3."""
+    import optax
+
+    found = lp.published_experiment(
+        steps=1, lengths=[1e9], oracle="exact", record_every=1, references=False
+    )
+    key = jax.random.fold_in(jax.random.key(327), 0)
+    start = initial_weights("paper", key[None])["softmax"][0]
+    run = lp.descend(
+        key, published_task(), start, 1e9, 1, 128, optax.sgd(2e-3), oracle="exact", record_every=1
+    )
+    assert found.risk.sel(attention="softmax").values.ravel() == pytest.approx(run.risk, rel=1e-12)
+    assert run.risk[1] != run.risk[0]
+
+
+def test_a_small_experiment():
+    """Two seeds at two lengths: shapes, intervals, references, and the order of what is known exactly."""
+    found = lp.published_experiment(
+        "released-code", steps=300, lengths=[10, 1000], seeds=2, oracle="exact", record_every=150
+    )
+    assert found.risk.dims == ("attention", "length", "seed", "step")
+    assert found.risk.shape == (2, 2, 2, 3)
+    assert np.all(found.status == "finished: all steps were taken")
+    assert np.all(found.bayes_risk < found.minimiser_risk)
+    assert np.all(found.minimiser_risk < found.final_risk)
+    assert np.all(np.isfinite(found.final_half_interval))
+    exact = found.risk.values[..., -1]
+    half = 12.706 * exact.std(axis=2, ddof=1) / np.sqrt(2)  # Student, one degree of freedom
+    assert np.allclose(found.final_half_interval, half, rtol=1e-4)
+    assert np.allclose(found.predicted.values @ published_task("released-code").cov, np.eye(5))
+    assert found.attrs["variant"] == "released-code"
