@@ -10,6 +10,7 @@ import jax
 import numpy as np
 
 import largeprompt as lp
+from largeprompt.studies.record import find_study
 
 EYE = np.eye(2)
 KEY = jax.random.key(0)
@@ -455,6 +456,9 @@ MISTAKES = {
         lambda: lp.ProductRegression(GAUSSIAN),
         "inputs must be a Rademacher or a Uniform measure",
     ),
+    # studies
+    "study of another name": (lambda: find_study("lemma-2.2"), "a study must be one of"),
+    "scale of another name": (lambda: find_study("lemma-2.1").config("huge"), "scale must be"),
     "not in block form": (lambda: lp.to_block(lp.HeadParams(EYE, np.ones(2))), "block form"),
     # sweeps
     "cell function with a dot": (

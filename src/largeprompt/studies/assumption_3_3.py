@@ -56,6 +56,6 @@ STUDY = Study(
     unknown="The exact display of Assumption 3.3 was not at hand; which of the two readings is the paper's is not known. The verdict is "
     "for the normalised one.",
     quick={"scales": [0.0, 0.25, 0.5, 0.75, 0.9, 0.97, 1.0, 1.5, 2.0]},
-    full={"scales": [*np.linspace(0, 0.95, 20).tolist(), 0.97, 0.99, 1.0, 1.25, 1.5, 2.0, 4.0]},
+    full={"scales": [*(i / 20 for i in range(20)), 0.97, 0.99, 1.0, 1.25, 1.5, 2.0, 4.0]},
     compute=compute,
 )

@@ -12,6 +12,7 @@ from ._draws import normals
 from .base import Check, Config, Study, between
 
 _DIM = 3
+_AT_ONCE = 8  # prompts pushed side by side
 
 
 def random_layers(key: Key[Array, ""], d: int, depth: int, heads: int) -> list[Layer]:
@@ -32,19 +33,25 @@ def depth_errors(
     for layer in layers:
         limits.append(layer(limits[-1]))  # pyright: ignore[reportArgumentType]
 
+    # one program for all layers, and a few prompts at a time: compiling and memory do not grow with depth and replicates
+    stacked = jax.tree.map(lambda *parts: jnp.stack(parts), *zip(layers, limits[1:], strict=True))
+
+    def through(prompt: Empirical, step: tuple) -> tuple[Empirical, Float[Array, ""]]:
+        layer, limit = step
+        pushed = layer(prompt)
+        gap_of_means, gap_of_covs = pushed.mean() - limit.mean(), pushed.cov() - limit.cov()
+        return pushed, jnp.sum(gap_of_means**2) + jnp.sum(gap_of_covs**2)
+
     def squared_errors(key: Key[Array, ""], length: int) -> Float[Array, " depth"]:
-        prompt: Empirical = start.sample(key, length)
-        found = []
-        for layer, limit in zip(layers, limits[1:], strict=True):
-            prompt = layer(prompt)  # pyright: ignore[reportAssignmentType]
-            found.append(
-                jnp.sum((prompt.mean() - limit.mean()) ** 2)
-                + jnp.sum((prompt.cov() - limit.cov()) ** 2)
-            )
-        return jnp.stack(found)
+        return jax.lax.scan(through, start.sample(key, length), stacked)[1]
 
     keys = jax.random.split(for_tokens, replicates)
-    return np.stack([jax.jit(jax.vmap(lambda k, n=n: squared_errors(k, n)))(keys) for n in lengths])
+    return np.stack(
+        [
+            jax.lax.map(lambda k, n=n: squared_errors(k, n), keys, batch_size=_AT_ONCE)
+            for n in lengths
+        ]
+    )
 
 
 def compute(config: Config, key: Key[Array, ""]) -> tuple[xr.Dataset, list[Check]]:

@@ -92,7 +92,7 @@ STUDY = Study(
         "relative_error": 0.02,
     },
     full={
-        "sigmas": [0.5, 0.7, 1.0, 1.25, 1.5, 2.0, 2.5, 3.0, 4.0],
+        "sigmas": [0.5, 0.7, 1.0, 1.25, 1.5, 2.0, 2.5, 3.0],
         "lengths": np.geomspace(2, 1e12, 160).tolist(),
         "c2": 0.5,
         "relative_error": 0.003,
