@@ -122,7 +122,7 @@ class LinearRegression(Task):
         key: KeyInput | None = None,
     ) -> RiskFunction:
         """The exact risk of a head in block form; of another head its average over 64 quasi-random tasks drawn from `key`."""
-        self._check_size(like)
+        self.check_size(like)
         if isinstance(like, BlockParams):
             return self.risk_function(L, attention)
         return self.risk_function(L, attention, self.tasks(_needed(key), 5))
