@@ -40,7 +40,7 @@ STUDY = Study(
     statement="As tokens are added to one prompt, the attention output converges to its infinite-prompt limit with probability one; "
     "the distance stays under the envelope of the law of the iterated logarithm, up to a factor that tends to one.",
     formula=r"\limsup_{L\to\infty} \frac{|T[\hat\mu_L](z) - T[\mu](z)|}{\sqrt{2 \ln\ln L / L}} = \sqrt{\lambda_{\max}}",
-    method="The constant of the envelope is closed form, e^{σ²}·V(Γ + Γuu'Γ)V' for Gaussian tokens. The paths are simulated, one fixed "
+    method="The constant of the envelope is closed form, exp(σ²) V(Γ + Γuu'Γ)V' for Gaussian tokens. The paths are simulated, one fixed "
     "key: evidence for an asymptotic statement, not a proof. The factor 1.5 was fixed beforehand.",
     unknown="Where and in which words the paper states this was not at hand; the iterated logarithm is this project's sharpening.",
     quick={"longest": 30_000, "points": 40, "prompts": 8},

@@ -49,7 +49,7 @@ STUDY = Study(
     title="The moments Proposition 3.4 asks for",
     source="Assumption 3.3",
     statement="Nine exponentially tilted moments, of orders 0, 4 and 8 in token and query, are finite. For Gaussian tokens and queries "
-    "they always are if the tilted law is normalised; without normalisation only as long as |Γ^{1/2} U C^{1/2}| < 1.",
+    "they always are if the tilted law is normalised; without normalisation only as long as |Γ^(1/2) U C^(1/2)| < 1.",
     formula=r"M_{pq} = \mathbb{E}_{z\sim\nu}\!\left[ |z|^q\, \mathbb{E}_{x\sim\mu_{Uz}} |x|^p \right] < \infty, \qquad p, q \in \{0, 4, 8\}",
     method="Closed form for Gaussian tokens and queries, no error. Two readings are computed: the tilted law normalised ('tilted', as "
     "attention uses it) and not ('joint').",
