@@ -208,3 +208,18 @@ def test_studies_are_listed():
     result = _run("studies")
     assert result.exit_code == 0
     assert all(name in result.output for name in STUDIES)
+
+
+def test_studies_on_processes_find_the_same(tmp_path):
+    """Real studies: another process knows no other. Whatever computes them, the numbers are the same."""
+    alone, together = tmp_path / "alone", tmp_path / "together"
+    names = ["--study", "softmax-operator"]
+    assert _run("reproduce", *names, "--out", str(alone)).exit_code == 0
+    result = _run("reproduce", *names, "--out", str(together), "--workers", "1")
+    assert result.exit_code == 0, result.output
+    first, second = (folder.load(path, "softmax-operator") for path in (alone, together))
+    assert first is not None
+    assert second is not None
+    for name in ("check_value", "dense_against_numpy"):
+        np.testing.assert_allclose(first[name], second[name], rtol=0, atol=1e-12)
+    assert first.attrs["fingerprint"] == second.attrs["fingerprint"]

@@ -28,6 +28,12 @@ def reproduce(
         typer.Option("--resume", help="Keep what the folder holds and compute what is missing."),
     ] = False,
     seed: Annotated[int, typer.Option(help="Seed of the random key every study starts from.")] = 0,
+    workers: Annotated[
+        int | None, typer.Option("--workers", help="Run on this many processes of this machine.")
+    ] = None,
+    cluster: Annotated[
+        str | None, typer.Option("--cluster", help="Run on the Dask scheduler at this address.")
+    ] = None,
 ) -> None:
     """Check every statement of the paper: data, figures and a report. Exit status 1 if a verdict is not as stated."""
     use_float64()
@@ -47,7 +53,7 @@ def reproduce(
                 typer.echo(f"replacing {job.study}: computed by other code, or damaged", err=True)
             missing.append(job)
     try:
-        failures = _compute(missing, out, folder.one_after_the_other)
+        failures = _compute(missing, out, _runner(out, workers, cluster))
     except KeyboardInterrupt:
         done = sum(folder.is_current(out, job) for job in jobs)
         typer.echo(f"\ninterrupted: {done} of {len(jobs)} studies are stored in {out}", err=True)
@@ -57,6 +63,16 @@ def reproduce(
         typer.echo(f"error: {job.study} could not be computed: {error!r}", err=True)
     good = _finish(out)
     raise typer.Exit(code=0 if good and not failures else 1)
+
+
+def _runner(out: Path, workers: int | None, cluster: str | None) -> "Runner":
+    if workers is None and cluster is None:
+        from ..report.folder import one_after_the_other
+
+        return one_after_the_other
+    from ..report.runners import by_sweep
+
+    return by_sweep(out, workers, cluster)
 
 
 def _command(full: bool, study: list[str] | None, out: Path, seed: int) -> str:
