@@ -158,7 +158,7 @@ def test_train_resumes_with_its_own_options(tmp_path):
         (["flow", "--attention", "hard"], "--attention must be softmax or linear"),
         (["train", "--resume", "nowhere"], "--resume must name a folder"),
         (["train", "--out", "a", "--resume", "b"], "exclude each other"),
-        (["train", "--variant", "papre"], "variant must be one of"),
+        (["train", "--variant", "papre"], "--variant must be one of"),
         (["risk", "-L", "0"], "L must be"),
     ],
 )

@@ -186,6 +186,14 @@ def train(
         "oracle": oracle,
         "seed": seed,
     }
+    for name, value, allowed in (
+        ("variant", variant, ("paper", "released-code", "theory")),
+        ("oracle", oracle, ("exact", "reduced", "prompts")),
+    ):
+        if value not in allowed:
+            raise ValueError(
+                f"--{name} must be one of {', '.join(allowed)}; received {value!r}. To fix: name one of them."
+            )
     folder = _train_folder(out, resume)
     if resume is not None:
         options = _saved_options(resume)
