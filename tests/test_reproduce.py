@@ -1,4 +1,4 @@
-"""`largeprompt reproduce` as a user meets it: with studies of a moment here, with all real ones in test_report.py."""
+"""`largeprompt reproduce` as a user meets it: with studies of a moment here, with all real ones in test_paper.py."""
 
 import json
 from dataclasses import replace

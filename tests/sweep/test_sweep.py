@@ -13,7 +13,8 @@ import pytest
 import xarray as xr
 
 import largeprompt as lp
-from largeprompt.sweep import code, content
+from largeprompt import _source
+from largeprompt.sweep import content
 from largeprompt.sweep.store import Store
 
 from . import cells, processes
@@ -69,14 +70,14 @@ def test_the_address_depends_on_everything_that_decides_a_result(tmp_path, monke
     others.add(address())
     package = tmp_path / "package"
     package.mkdir()
-    monkeypatch.setattr(code, "PACKAGE", package)
+    monkeypatch.setattr(_source, "PACKAGE", package)
     for name, changes in (("measures.py", True), ("report/figures.py", False), ("cli/x.py", False)):
         before = address()
         (package / name).parent.mkdir(exist_ok=True)
         (package / name).write_text("x = 1\n")
-        code._package_hash.cache_clear()
+        _source.source_digest.cache_clear()
         assert (address() != before) is changes
-    code._package_hash.cache_clear()
+    _source.source_digest.cache_clear()
     assert len(others | {base}) == 6
 
 

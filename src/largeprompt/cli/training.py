@@ -35,11 +35,11 @@ def _lengths(text: str) -> list[float]:
 
 
 def _task(dim: int, covariance: str, noise: float, task_scale: float) -> "LinearRegression":
+    import numpy as np
+
     from ..icl import LinearRegression
 
     cov = covariance_matrix(covariance, dim)
-    import numpy as np
-
     return LinearRegression(cov, task_scale * np.eye(len(cov)), noise)
 
 
@@ -220,6 +220,18 @@ def train(
         write_netcdf(data, folder / "experiment.nc")
         for suffix in (".png", ".pdf"):
             write_figure(plot_experiment(data), folder / f"experiment{suffix}")
+    raise typer.Exit(code=0 if _all_finite(data) else 1)
+
+
+def _all_finite(data: "xr.Dataset") -> bool:
+    """Whether every run ended with a number; says of the others what happened to them."""
+    import numpy as np
+
+    good = bool(np.all(np.isfinite(data["final_risk"].values)))
+    if not good:
+        for status in dict.fromkeys(str(words) for words in data["status"].values.ravel()):
+            typer.echo(status, err=True)
+    return good
 
 
 def _train_folder(out: Path | None, resume: Path | None) -> Path | None:

@@ -1,7 +1,7 @@
 """Labelled data of flows and of best heads along prompt lengths: what commands print, studies judge and figures show."""
 
 import json
-from collections.abc import Sequence
+from typing import get_args
 
 import jax
 import numpy as np
@@ -77,12 +77,7 @@ def flow_curves(
 
 
 @exact
-def risk_curves(
-    task: LinearRegression,
-    lengths: ArrayInput,
-    key: KeyInput,
-    attentions: Sequence[Attention] = ("softmax", "linear"),
-) -> xr.Dataset:
+def risk_curves(task: LinearRegression, lengths: ArrayInput, key: KeyInput) -> xr.Dataset:
     """The best softmax head, the best linear head and ridge regression (the Bayes predictor), along prompt lengths.
 
     **Returns:** over length the risks of the best heads in block form, exact, and `ridge` with its standard error `ridge_error`.
@@ -95,7 +90,9 @@ def risk_curves(
     [0.12933] [0.08052]
     """
     grid = checked_lengths(lengths)
-    found = {a: [float(task.minimiser(float(L), a).risk) for L in grid] for a in attentions}
+    found = {
+        a: [float(task.minimiser(float(L), a).risk) for L in grid] for a in get_args(Attention)
+    }
     keys = jax.random.split(_checks.key(key), len(grid))
     ridge = [task.bayes_risk(float(L), k) for L, k in zip(grid, keys, strict=True)]
     found["ridge"] = [float(r.value) for r in ridge]

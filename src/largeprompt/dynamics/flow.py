@@ -24,10 +24,8 @@ from .trajectory import Phase, Trajectory
 
 _CHUNK = 64  # points of a flow looked at in one call
 _FLOOR = 1e-13  # gradients below are rounding
-_FALLEN = (
-    0.1  # of the first gradient: the descent is nearly over, and this many times its duration ..
-)
-_LONGER = 4.0  # .. the explicit solver still follows
+_FALLEN = 0.1  # of the first gradient: the descent is nearly over
+_LONGER = 4.0  # times its duration the explicit solver goes on
 _ALONG = 0.9  # share of the gradient along the valley from which on the flow is in it
 _NOISE = 3e-15  # rounding of a gradient: no solution over a time t is sharper than this times t
 _DESCENT, _VALLEY, _INFINITE = 512, 2048, 16384  # most steps of a stretch

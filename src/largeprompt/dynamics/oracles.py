@@ -24,6 +24,7 @@ from .. import _checks
 from ..icl import LinearRegression, Task
 from ..icl.params import Params
 from ..icl.task import Attention
+from ..measures import Empirical
 from ..measures.gaussian import psd_sqrt
 from ..prompts._arguments import whole_length
 from .output_moments import OutputMoments, output_moments
@@ -191,14 +192,12 @@ class TaskOracle(eqx.Module):
         return jnp.mean(jax.vmap(lambda k: self._loss(k, params))(keys))
 
     def _loss(self, key: Key[Array, ""], params: Params) -> Float[Array, ""]:
-        for_task, for_prompt, for_query = jax.random.split(key, 3)
-        task = self.task.sample_task(for_task)
-        law = self.task.tokens(task)
-        query, target = self.task.sample_query(for_query, task)
+        law, query, target = self.task.draw(key, self.L)
+        # not through `attend`: the checks of a head are calls back to Python, at every step
         U, v = (m.astype(query.dtype) for m in params.matrices())
         u = _product(U, query)
-        if math.isfinite(self.L):
-            points = law.sample(for_prompt, int(self.L)).points
+        if isinstance(law, Empirical) and math.isfinite(self.L):
+            points = law.points
             scores = _product(points, u)
             weights = jax.nn.softmax(scores) if self.attention == "softmax" else scores / self.L
             return self.task.loss(_product(weights, points) @ v, target)

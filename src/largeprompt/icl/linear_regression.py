@@ -19,7 +19,7 @@ from ..prompts.exponential import LARGEST, exponential_table
 from ..prompts.quasi import representative
 from ._exact_risk import Problem, block_linear, block_softmax, general_linear, general_softmax
 from .params import BlockParams, Params
-from .task import Attention, RiskFunction, Task, checked_attention, checked_length
+from .task import Attention, RiskFunction, Task, checked_attention, checked_length, needed_key
 
 _TASKS = 7  # 2^7 quasi-random tasks and their negatives represent the law of w, where the risk needs all of it
 _REPLICATES = 8
@@ -223,15 +223,8 @@ class LinearRegression(Task):
 
 
 def _needed(key: KeyInput | None) -> Key[Array, ""]:
-    if key is None:
-        raise ValueError(
-            _checks.message(
-                "the risk of a head that is not in block form is averaged over random tasks and needs a key",
-                "key=None",
-                "pass key=jax.random.key(0), or BlockParams",
-            )
-        )
-    return _checks.key(key)
+    why = "the risk of a head that is not in block form is averaged over random tasks"
+    return needed_key(key, why, ", or BlockParams")
 
 
 class Minimiser(NamedTuple):

@@ -66,7 +66,7 @@ class Task(eqx.Module):
         length = checked_length(L)
 
         def one(key: Key[Array, ""]) -> Float[Array, ""]:
-            return self._loss_of(params, attention, *self._draw(key, length))
+            return self._loss_of(params, attention, *self.draw(key, length))
 
         size = self.dim * (length if math.isfinite(length) else 1)
         batch = int(max(1, min(128, 2**22 // size)))
@@ -74,7 +74,7 @@ class Task(eqx.Module):
             key, one, relative_error=relative_error, max_replicates=max_replicates, batch=batch
         )
 
-    def _draw(self, key: Key[Array, ""], length: float) -> tuple[AbstractMeasure, Array, Array]:
+    def draw(self, key: Key[Array, ""], length: float) -> tuple[AbstractMeasure, Array, Array]:
         """A prompt of `length` tokens (at infinity the law of its tokens), a query and its target."""
         for_task, for_prompt, for_query = jax.random.split(key, 3)
         task = self.sample_task(for_task)
@@ -109,24 +109,10 @@ class Task(eqx.Module):
         checked_attention(attention)
         length = checked_length(L)
         keys = jax.random.split(self._needed(key), _PROMPTS)
-        draw = jax.vmap(lambda key: self._draw(key, length))
-        return eqx.Partial(
-            _mean_loss,
-            self,
-            attention,
-            eqx.filter_jit(draw)(keys),
-        )
+        return eqx.Partial(_mean_loss, self, attention, _draws(self, length, keys))
 
     def _needed(self, key: KeyInput | None) -> Key[Array, ""]:
-        if key is None:
-            raise ValueError(
-                _checks.message(
-                    f"the risk of a {type(self).__name__} is sampled and needs a key",
-                    "key=None",
-                    "pass key=jax.random.key(0)",
-                )
-            )
-        return _checks.key(key)
+        return needed_key(key, f"the risk of a {type(self).__name__} is sampled")
 
     def risk(
         self,
@@ -142,8 +128,24 @@ class Task(eqx.Module):
         return self.sampled_risk(params, L, attention, key=self._needed(key))
 
 
+@eqx.filter_jit
+def _draws(task: Task, length: float, keys: Key[Array, " n"]) -> Any:
+    return jax.vmap(lambda key: task.draw(key, length))(keys)
+
+
 def _mean_loss(task: Task, attention: Attention, draws: Any, params: Params) -> Float[Array, ""]:
     return jnp.mean(jax.vmap(lambda draw: task._loss_of(params, attention, *draw))(draws))
+
+
+def needed_key(key: KeyInput | None, why: str, fix: str = "") -> Key[Array, ""]:
+    """The key, or a refusal that says why one is needed."""
+    if key is None:
+        raise ValueError(
+            _checks.message(
+                f"{why} and needs a key", "key=None", f"pass key=jax.random.key(0){fix}"
+            )
+        )
+    return _checks.key(key)
 
 
 def checked_attention(attention: str) -> None:

@@ -46,7 +46,12 @@ def plot_flow(data: xr.Dataset) -> Figure:
         excess = data["risk"].values[i] - floor
         shown = (times > 0) & (times <= max(data["stopped"].values[i], times[1])) & (excess > 0)
         left.loglog(times[shown], excess[shown], color=colour, label=_length_name(L))
-        right.semilogx(times[1:], data["b"].values[i, 1:], color=colour, label=_length_name(L))
+        # a stationary flow stays where it is; of another nothing is known after it stopped
+        stays = data["phase"].values[i] == "stationary"
+        known = (times > 0) & (stays | (times <= data["stopped"].values[i]))
+        right.semilogx(
+            times[known], data["b"].values[i, known], color=colour, label=_length_name(L)
+        )
         entered = data["valley_entered"].values[i]
         if entered > 0:
             at = np.searchsorted(times, entered)

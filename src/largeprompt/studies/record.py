@@ -6,8 +6,6 @@ import platform
 import time
 import zlib
 from collections.abc import Mapping
-from functools import cache
-from pathlib import Path
 from typing import Any, NamedTuple, cast
 
 import jax
@@ -16,6 +14,7 @@ import xarray as xr
 from jaxtyping import Array, Key
 
 from .. import __version__, _checks
+from .._source import source_digest
 from . import STUDIES
 from .base import Check, Findings, Part, Study, Verdict, Word
 
@@ -31,16 +30,9 @@ class Job(NamedTuple):
     seed: int
 
 
-@cache
 def code_version() -> str:
     """The version of the package and a digest of the source that computes."""
-    package = Path(__file__).parents[1]
-    digest = hashlib.sha256()
-    for path in sorted(package.rglob("*.py")):
-        parts = path.relative_to(package).parts
-        if parts[0] not in _SHOWING:
-            digest.update("/".join(parts).encode() + b"\0" + path.read_bytes())
-    return f"{__version__}+{digest.hexdigest()[:12]}"
+    return f"{__version__}+{source_digest(*_SHOWING)[:12]}"
 
 
 def find_study(name: str) -> Study:

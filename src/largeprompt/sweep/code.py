@@ -9,10 +9,9 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
-from .. import __version__
 from .._message import message
+from .._source import source_digest
 
-PACKAGE = Path(__file__).parents[1]
 _RIGHT_OF_CELLS = ("report", "cli")  # imports point to the left: no cell depends on these
 
 
@@ -64,17 +63,8 @@ def code_version(function: Callable) -> str:
                 "define the function at the top level of a file and import it",
             )
         )
-    return hashlib.sha256(_package_hash() + _module_hash(function, source)).hexdigest()[:16]
-
-
-@cache
-def _package_hash() -> bytes:
-    found = hashlib.sha256(__version__.encode())
-    for path in sorted(PACKAGE.rglob("*.py")):
-        name = path.relative_to(PACKAGE)
-        if name.parts[0] not in _RIGHT_OF_CELLS:
-            found.update(f"\n{name.as_posix()}\n".encode() + path.read_bytes())
-    return found.digest()
+    package = source_digest(*_RIGHT_OF_CELLS).encode()
+    return hashlib.sha256(package + _module_hash(function, source)).hexdigest()[:16]
 
 
 @cache
