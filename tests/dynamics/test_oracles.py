@@ -10,7 +10,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax.extend.random import threefry_2x32
 from scipy import stats
 
 import largeprompt as lp
@@ -23,7 +22,6 @@ from largeprompt.dynamics.oracles import (
     make_oracle,
 )
 from largeprompt.dynamics.output_moments import output_moments
-from largeprompt.dynamics.random import normal_pairs, sin_cos_pi, threefry, words
 from largeprompt.icl.task import Attention
 
 from ..oracles.pair import two_token_participation
@@ -207,30 +205,6 @@ def test_table_of_output_moments(L):
     assert np.isnan(
         table.second_moment_and_mean(jnp.asarray(1700.0), jnp.ones(()), jnp.ones(()))[0]
     )
-
-
-def test_pairs_of_normals():
-    """Normal, independent of each other: Kolmogorov-Smirnov and correlations of powers at 1e-6 each."""
-    g, e = (
-        np.asarray(a, np.float64) for a in normal_pairs(words(jax.random.key(3)), 1, (200_000,))
-    )
-    for sample in (g, e, (g + e) / np.sqrt(2)):
-        result: Any = stats.kstest(sample, "norm")
-        assert result.pvalue > 1e-6
-    for a, b in ((g, e), (g**2, e**2), (g**2, e), (g, e**3)):
-        assert abs(np.corrcoef(a, b)[0, 1]) < 4.9 / np.sqrt(len(g))
-    x = np.linspace(-0.5, 0.5, 101)
-    sine, cosine = sin_cos_pi(jnp.asarray(x))
-    assert np.allclose(sine, np.sin(np.pi * x), atol=1e-7)
-    assert np.allclose(cosine, np.cos(np.pi * x), atol=1e-7)
-
-
-def test_threefry_is_that_of_jax():
-    key = jax.random.key(9)
-    counter = jnp.arange(5, dtype=jnp.uint32)
-    ours = threefry(words(key), 7, counter)
-    theirs = threefry_2x32(words(key), jnp.concatenate([jnp.full_like(counter, 7), counter]))
-    assert np.array_equal(jnp.concatenate(ours), theirs)
 
 
 def test_degenerate_directions():

@@ -7,7 +7,7 @@ import pytest
 from scipy import stats
 
 import largeprompt as lp
-from largeprompt.prompts import sampling
+from largeprompt.prompts import _weighted_sums, sampling
 
 KEY = jax.random.key(17)
 
@@ -86,13 +86,13 @@ def test_gradients_have_the_law_of_brute_force(L):
 
 
 def test_streaming_over_blocks_agrees_with_the_exact_error():
-    """L of two and a half blocks; the mean squared error within 5 standard errors of the exact one.
+    """L of eight and a half blocks; the mean squared error within 5 standard errors of the exact one.
 
     At this length an output is nearly Gaussian, so 400 prompts average squares of normals: a false alarm has probability
     below 1e-5 (Student's t at 5 with room for the skewness of the mean, about 0.1).
     """
     head, mu, z = _problem()
-    L = 5 * sampling._BLOCK // 2
+    L = 17 * _weighted_sums._BLOCK
     outputs = np.asarray(lp.sample_outputs(KEY, head, mu, z, L, 400))
     squares = np.sum((outputs - np.asarray(lp.attend(head, mu, z))) ** 2, axis=1)
     exact = lp.output_error(head, mu, z, L)
@@ -110,7 +110,9 @@ def test_memory_does_not_grow_with_the_prompt():
     head, mu, z = _problem()
 
     def work_space(L: int) -> int:
-        plan = sampling._sample_outputs.lower(KEY, head, mu, z, L, 8).compile().memory_analysis()
+        capacity = sampling.capacity_for(L, sampling._SCORES)
+        lowered = sampling._sample_outputs.lower(KEY, head, mu, z, L, capacity, 8)
+        plan = lowered.compile().memory_analysis()
         assert plan is not None
         return plan.temp_size_in_bytes
 

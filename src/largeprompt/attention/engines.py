@@ -1,11 +1,12 @@
-"""How tilted moments of given tokens are computed: all at once, or streamed over blocks of tokens.
+"""How tilted moments of given tokens are computed: all at once, streamed over blocks of tokens, or by one GPU kernel.
 
-Both engines return the same `TiltedMoments`. *dense* holds every score, queries x tokens. *streamed* holds the scores of
+All engines return the same `TiltedMoments`. *dense* holds every score, queries x tokens. *streamed* holds the scores of
 one block of tokens at a time and merges the blocks' summaries, so that its memory does not grow with the number of tokens.
+*fused* (fused.py) does the same inside one kernel, on a GPU; elsewhere it is *streamed*.
 """
 
 from functools import partial
-from typing import Literal
+from typing import Literal, get_args
 
 import jax
 import jax.numpy as jnp
@@ -13,11 +14,14 @@ from jaxtyping import Array, Float
 
 from .. import _checks
 from ..measures import Empirical, TiltedMoments, tilted_moments
+from . import fused
 
-Engine = Literal["auto", "dense", "streamed"]
+Engine = Literal["auto", "dense", "streamed", "fused"]
 
 _DENSE_SCORES = 2**22  # the largest number of scores `auto` holds at once
 _BLOCK_SCORES = 2**22  # scores per block of the streamed engine
+_GPU_BLOCK_SCORES = 2**26  # larger on a GPU, where a block is one launch and must fill the chip
+_FUSED_SCORES = 2**20  # below this the launch of a kernel costs as much as the work
 
 
 def empirical_moments(
@@ -29,24 +33,50 @@ def empirical_moments(
     block_size: int | None = None,
 ) -> TiltedMoments:
     """Tilted moments of a prompt at q tilts, by the engine named (or chosen by size)."""
-    if engine not in ("auto", "dense", "streamed"):
+    if engine not in get_args(Engine):
         raise ValueError(
             _checks.message(
-                "engine must be 'auto', 'dense' or 'streamed'",
-                repr(engine),
-                "pass one of the three",
+                f"engine must be one of {get_args(Engine)}", repr(engine), "pass one of them"
             )
         )
     if block_size is not None:
         block_size = _checks.count("block_size", block_size)
+    # asked of the default device, and again of the device that runs: a CPU in a machine with a GPU takes the other branch
+    kernel_here = jax.default_backend() == "gpu" and block_size is None
+    kernel_here = kernel_here and fused.fits(prompt, len(tilts), with_cov=with_cov)
+    scores = prompt.n * len(tilts)
+    if engine == "auto" and kernel_here and scores >= _FUSED_SCORES:
+        engine = "fused"
     if engine == "auto":
-        fits = prompt.n * tilts.shape[0] <= _DENSE_SCORES and block_size is None
-        engine = "dense" if fits else "streamed"
+        engine = "dense" if scores <= _DENSE_SCORES and block_size is None else "streamed"
     if engine == "dense":
         return tilted_moments(prompt.points, prompt.log_weights, tilts, with_cov=with_cov)
     if block_size is None:
-        block_size = max(1024, _BLOCK_SCORES // tilts.shape[0])
-    return _streamed(prompt, tilts, with_cov=with_cov, block_size=min(block_size, prompt.n))
+        largest = _GPU_BLOCK_SCORES if jax.default_backend() == "gpu" else _BLOCK_SCORES
+        block_size = max(1024, largest // len(tilts))
+    block_size = min(block_size, prompt.n)
+    if engine == "fused" and kernel_here:
+        return _on_gpu(prompt, tilts, with_cov, block_size)
+    return _streamed(prompt, tilts, with_cov=with_cov, block_size=block_size)
+
+
+@partial(jax.custom_jvp, nondiff_argnums=(2, 3))
+def _on_gpu(
+    prompt: Empirical, tilts: Float[Array, "q d"], with_cov: bool, block_size: int
+) -> TiltedMoments:
+    return jax.lax.platform_dependent(
+        prompt,
+        tilts,
+        cuda=partial(fused.fused_moments, with_cov=with_cov),
+        default=partial(_streamed, with_cov=with_cov, block_size=block_size),
+    )
+
+
+@_on_gpu.defjvp
+def _on_gpu_jvp(with_cov: bool, block_size: int, primals: tuple, tangents: tuple) -> tuple:
+    """A kernel has no derivative of its own: that of the streamed engine serves."""
+    engine = partial(_streamed, with_cov=with_cov, block_size=block_size)
+    return jax.jvp(engine, primals, tangents)
 
 
 @partial(jax.jit, static_argnames=("with_cov", "block_size"))

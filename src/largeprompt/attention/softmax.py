@@ -5,6 +5,7 @@ from typing import NamedTuple
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float
 
 from .. import _checks
@@ -30,7 +31,8 @@ def attend(
     `Gaussian` it is V m + V G U z (Lemma 2.1).
 
     **Arguments:** `z` of shape (d,) or (..., d). For an `Empirical` measure `engine` chooses between holding all scores
-    ("dense") and streaming over blocks of `block_size` tokens ("streamed"); "auto" decides by size.
+    ("dense"), streaming over blocks of `block_size` tokens ("streamed"), and one fused GPU kernel ("fused"); "auto" decides by size
+    and device. Tokens in bfloat16 are read as they are; scores, weights and sums have float32.
 
     **Returns:** an array of shape (m,) or (..., m).
 
@@ -127,9 +129,10 @@ def _attend_jacobians(
 def tilts_of(
     head: Head, measure: AbstractMeasure, queries: Float[Array, "q d"]
 ) -> Float[Array, "q d"]:
-    """U z for every query, in the precision of the measure."""
+    """U z for every query, in the precision of the measure, but not below float32: half-precision tokens are summed in float32."""
     U, queries = _checks.same_dtype(head.U, queries)
-    return jnp.matmul(queries, U.T, precision="highest").astype(measure.dtype)
+    dtype = np.promote_types(measure.dtype, np.float32)
+    return jnp.matmul(queries, U.T, precision="highest").astype(dtype)
 
 
 def queries_of(

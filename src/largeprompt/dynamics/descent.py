@@ -20,10 +20,10 @@ from .._typing import ArrayInput, KeyInput
 from ..icl import LinearRegression, Task
 from ..icl.params import Params
 from ..icl.task import Attention, checked_attention, checked_length
+from ..prompts.normals import threefry, words
 from .checkpoint import Checkpoint, Progress, digest
 from .held_out import HeldOutRisk
 from .oracles import OracleName, make_oracle
-from .random import threefry, words
 
 _SECONDS = 2.0  # of a stretch of steps: how often progress is shown and saved
 _RATE = 1e-3

@@ -27,8 +27,8 @@ from ..icl.task import Attention
 from ..measures import Empirical
 from ..measures.gaussian import psd_sqrt
 from ..prompts._arguments import whole_length
+from ..prompts.normals import counters, normal_pairs, words
 from .output_moments import OutputMoments, output_moments
-from .random import normal_pairs, words
 from .reduced import Response, reduced_linear, reduced_softmax
 
 OracleName = Literal["prompts", "reduced", "exact"]
@@ -64,8 +64,8 @@ class Regression(eqx.Module):
 
     def queries(self, key: Key[Array, ""], n: int) -> Queries:
         """N tasks, each with one query; the same numbers in float32 and float64."""
-        for_tasks, for_queries = normal_pairs(words(key), _QUERIES, (n, len(self.root)))
-        for_noise, _ = normal_pairs(words(key), _NOISE, (n,))
+        for_tasks, for_queries = normal_pairs(words(key), _QUERIES, counters((n, len(self.root))))
+        for_noise, _ = normal_pairs(words(key), _NOISE, counters((n,)))
         drawn = (a.astype(self.root.dtype) for a in (for_tasks, for_queries, for_noise))
         return self.queries_from(*drawn)
 
@@ -152,10 +152,10 @@ class SampledOracle(eqx.Module):
         if self.attention == "linear":
             return reduced_linear(key, a, c, L)
         streams = _PROMPTS + jnp.arange(self.batch, dtype=jnp.uint32)
-        rest = [n.astype(a.dtype) for n in normal_pairs(words(key), _REST, a.shape)]
+        rest = [n.astype(a.dtype) for n in normal_pairs(words(key), _REST, counters(a.shape))]
 
         def reduced(row: tuple[Array, ...]) -> Response:
-            g, e = (n.astype(a.dtype) for n in normal_pairs(words(key), row[0], (L,)))
+            g, e = (n.astype(a.dtype) for n in normal_pairs(words(key), row[0], counters((L,))))
             return reduced_softmax(g, e, *row[1:])
 
         return _mapped(reduced, (streams, *rest, a, c), _NUMBERS // (2 * L))

@@ -42,6 +42,23 @@ class TiltedMoments(eqx.Module):
         cov = (1 - weight) * self.cov + weight * other.cov + weight * (1 - weight) * spread
         return TiltedMoments(total, mean, cov)
 
+    def union(self) -> "TiltedMoments":
+        """The summary of all sets of tokens along the first axis."""
+        top = jnp.max(self.log_normaliser, axis=0)
+        top = jnp.where(jnp.isfinite(top), top, 0.0)
+        weights = jnp.exp(self.log_normaliser - top)
+        total = jnp.sum(weights, axis=0)
+        shares = weights / jnp.where(total > 0, total, 1.0)
+        mean = jnp.sum(shares[..., None] * self.mean, axis=0)
+        log_normaliser = top + jnp.log(total)
+        if self.cov is None:
+            return TiltedMoments(log_normaliser, mean, None)
+        gaps = self.mean - mean
+        spread = self.cov + gaps[..., :, None] * gaps[..., None, :]
+        return TiltedMoments(
+            log_normaliser, mean, jnp.sum(shares[..., None, None] * spread, axis=0)
+        )
+
 
 @partial(jax.jit, static_argnames="with_cov")
 def tilted_moments(
@@ -51,7 +68,13 @@ def tilted_moments(
     *,
     with_cov: bool = False,
 ) -> TiltedMoments:
-    """The summary of all points at once, for q tilts; `log_weights=None` means weight 1 each (not normalised)."""
+    """The summary of all points at once, for q tilts; `log_weights=None` means weight 1 each (not normalised).
+
+    Points narrower than the tilts (bfloat16 tokens) are widened here, a block at a time: all arithmetic has the tilts' precision.
+    """
+    points = points.astype(tilts.dtype)
+    if log_weights is not None:
+        log_weights = log_weights.astype(tilts.dtype)
     scores = _scores(points, tilts)
     if log_weights is not None:
         scores = scores + log_weights

@@ -69,9 +69,6 @@ def estimate(
             )
         )
     one = quantity if callable(quantity) else replicate(quantity, head, mu, z, L, route)
-    draw = eqx.filter_jit(
-        lambda indices: jax.vmap(lambda i: one(jax.random.fold_in(key, i)))(indices)
-    )
     values: list[np.ndarray] = []
     done, look = 0, min(_FIRST_LOOK, budget)
     with _advance(budget, progress) as advance:
@@ -79,7 +76,9 @@ def estimate(
             while done < look:
                 # the last batch is drawn whole and cut, so that no new shape is compiled
                 values.append(
-                    np.asarray(draw(jnp.arange(done, done + batch)), np.float64)[: look - done]
+                    np.asarray(_draws(one, key, jnp.asarray(done), batch), np.float64)[
+                        : look - done
+                    ]
                 )
                 advance(len(values[-1]))
                 done += len(values[-1])
@@ -89,6 +88,13 @@ def estimate(
             ):
                 return result
             look = min(2 * look, budget)
+
+
+@eqx.filter_jit
+def _draws(one: Callable, key: Key[Array, ""], start: Array, batch: int) -> Array:
+    """Replicates start, start + 1, ...: compiled once for a quantity and its shapes, whatever key, head and measure."""
+    indices = start + jnp.arange(batch, dtype=start.dtype)
+    return jax.vmap(lambda i: one(jax.random.fold_in(key, i)))(indices)
 
 
 def _summary(values: np.ndarray) -> Estimate:
@@ -107,8 +113,8 @@ def _summary(values: np.ndarray) -> Estimate:
     return Estimate(values.mean(axis=0), error, n)
 
 
-def replicate(quantity, head, mu, z, L, route) -> Callable[[Key[Array, ""]], Array]:
-    """The quantity of one prompt, as a function of its key."""
+def replicate(quantity, head, mu, z, L, route) -> "Replicate":
+    """The quantity of one prompt, as a function of its key; arguments are checked here."""
     if quantity not in _QUANTITIES:
         raise ValueError(
             _checks.message(
@@ -146,24 +152,40 @@ def replicate(quantity, head, mu, z, L, route) -> Callable[[Key[Array, ""]], Arr
             )
         )
 
-    def output(key: Key[Array, ""]) -> Array:
-        if route == "scores":
-            return sample_outputs(key, head, mu, z, length, 1)[0]
-        return attend(head, mu.sample(key, length), z)
-
-    if quantity == "finite_mean":
-        return output
+    limit = None
     if quantity == "output_error":
         limit = attend(head, mu, z)
-        return lambda key: jnp.sum((output(key) - limit) ** 2)
-    limits = attend_jacobians(head, mu, z)
+    elif quantity.startswith("gradient"):
+        limit = _jacobian(quantity, head, mu, z)
+    return Replicate(head, mu, jnp.asarray(z), limit, quantity, route, length)
+
+
+class Replicate(eqx.Module):
+    """A quantity of one prompt, as a function of its key."""
+
+    head: Head
+    mu: AbstractMeasure
+    z: Array
+    limit: Array | None  # of the infinite prompt, where the quantity is an error
+    quantity: Quantity = eqx.field(static=True)
+    route: Literal["tokens", "scores"] = eqx.field(static=True)
+    length: int = eqx.field(static=True)
+
+    def __call__(self, key: Key[Array, ""]) -> Array:
+        if self.quantity.startswith("gradient"):
+            prompt = self.mu.sample(key, self.length)
+            found = _jacobian(self.quantity, self.head, prompt, self.z)
+        elif self.route == "scores":
+            found = sample_outputs(key, self.head, self.mu, self.z, self.length, 1)[0]
+        else:
+            found = attend(self.head, self.mu.sample(key, self.length), self.z)
+        return found if self.limit is None else jnp.sum((found - self.limit) ** 2)
+
+
+def _jacobian(quantity: Quantity, head: Head, mu: AbstractMeasure, z: ArrayInput) -> Array:
+    """The derivative that "gradient_U_error" or "gradient_V_error" names."""
     field = quantity.removeprefix("gradient_").removesuffix("_error")
-
-    def squared_gap(key: Key[Array, ""]) -> Array:
-        found = attend_jacobians(head, mu.sample(key, length), z)
-        return jnp.sum((getattr(found, field) - getattr(limits, field)) ** 2)
-
-    return squared_gap
+    return getattr(attend_jacobians(head, mu, z), field)
 
 
 @contextmanager

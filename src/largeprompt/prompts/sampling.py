@@ -3,10 +3,10 @@
 The output of one head at one query needs only the scores: given standardised scores g_i = (s_i - <u, m>)/sigma the tokens are
 x_i = m + (G u / sigma) g_i + residual, the residual N(0, R) with R = G - G u u'G / sigma^2 independent of the scores. So the
 weighted sum of the residuals is one Gaussian of covariance (sum p_i^2) R, and a prompt costs L scalar normals instead of L d.
-Scores are drawn in blocks and summed with a running maximum: memory does not depend on L.
+The sums over tokens are streamed (_weighted_sums.py): memory does not depend on L.
 
-Random numbers: replicate i uses `fold_in(key, i)`, block b of its tokens `fold_in(., b)`, so a draw depends on the key and its
-index, not on how many are drawn or how they are batched.
+Random numbers: token i of prompt r has the name (key, r, i), so a draw depends on the key and its index, not on how many are
+drawn, how they are batched, or where.
 """
 
 from functools import partial
@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Key
+from jaxtyping import Array, Float, Key, UInt32
 
 from .. import _checks
 from .._typing import ArrayInput, KeyInput
@@ -23,10 +23,11 @@ from ..attention.softmax import queries_of, tilts_of
 from ..measures import AbstractMeasure, Gaussian
 from ..measures.gaussian import psd_sqrt
 from ._arguments import whole_length
+from ._weighted_sums import Layout, capacity_for, weighted_sums
 from .gaussian import safe_sqrt
+from .normals import counters, normal_pairs, words
 
-_BLOCK = 2**18  # tokens drawn at once for one replicate: part of what defines the random stream
-_SCORES = 2**20  # scores held at once, over replicates
+_LONGEST = 2**32  # tokens of a prompt have 32-bit names
 
 
 def sample_outputs(
@@ -44,7 +45,7 @@ def sample_outputs(
     (5, 2)
     """
     mu, z, L, n = _one_query("sample_outputs", head, mu, z, L, n)
-    return _sample_outputs(_checks.key(key), head, mu, z, L, n)
+    return _sample_outputs(_checks.key(key), head, mu, z, L, capacity_for(L, _SCORES), n)
 
 
 class GradientSamples(NamedTuple):
@@ -78,7 +79,8 @@ def sample_gradients(
     """
     mu, z, L, n = _one_query("sample_gradients", head, mu, z, L, n)
     y = _checks.shaped("cotangent", _checks.finite("cotangent", cotangent), (head.out_dim,))
-    return _sample_gradients(_checks.key(key), head, mu, z, y.astype(mu.dtype), L, n)
+    capacity = capacity_for(L, _SCORES_AND_VALUES)
+    return _sample_gradients(_checks.key(key), head, mu, z, y.astype(mu.dtype), L, capacity, n)
 
 
 def _one_query(
@@ -101,7 +103,16 @@ def _one_query(
                 "use jax.vmap over the queries, with one key each",
             )
         )
-    return mu, queries[0].astype(mu.dtype), whole_length(L), _checks.count("n", n)
+    L = whole_length(L)
+    if L > _LONGEST:
+        raise ValueError(
+            _checks.message(
+                f"a sampled prompt has at most 2^32 = {_LONGEST} tokens",
+                f"L = {L}",
+                "use the exact output_error, finite_mean or gradient_error, whose cost does not depend on L",
+            )
+        )
+    return mu, queries[0].astype(mu.dtype), L, _checks.count("n", n)
 
 
 def _score_direction(head: Head, mu: Gaussian, z: Float[Array, " d"]) -> tuple[Array, Array]:
@@ -112,51 +123,39 @@ def _score_direction(head: Head, mu: Gaussian, z: Float[Array, " d"]) -> tuple[A
     return sigma, jnp.where(sigma > 0, pull / jnp.where(sigma > 0, sigma, 1.0), 0.0)
 
 
-def _weighted_sums(
-    key: Key[Array, ""], sigma: Float[Array, ""], L: int, per_token: int, features
-) -> list[Float[Array, " sums"]]:
-    """[sum_i w_i f(g_i), sum_i w_i^2 f(g_i)] for w_i = e^{sigma g_i - max}, f = `features` of `per_token` normals a token.
-
-    The second normal of a token (if asked for) does not enter its score. Streams over blocks of tokens with a running maximum.
-    """
-    dtype = sigma.dtype
-
-    def block(index: Array | int, size: int) -> tuple[Array, Array, Array]:
-        keys = jax.random.split(jax.random.fold_in(key, index), per_token)
-        # one array per normal: a joint draw that is sliced afterwards compiles to slower code
-        g = [jax.random.normal(k, (size,), dtype) for k in keys]
-        top = jnp.max(sigma * g[0])
-        weights = jnp.exp(sigma * g[0] - top)
-        columns = features(*g)
-        first = jnp.stack([jnp.sum(weights * c) for c in columns])
-        second = jnp.stack([jnp.sum(weights**2 * c) for c in columns])
-        return top, first, second
-
-    def merge(a: tuple, b: tuple) -> tuple:
-        top = jnp.maximum(a[0], b[0])
-        left, right = jnp.exp(a[0] - top), jnp.exp(b[0] - top)
-        return top, left * a[1] + right * b[1], left**2 * a[2] + right**2 * b[2]
-
-    whole, rest = divmod(L, _BLOCK)
-    if whole == 0:
-        return list(block(0, rest)[1:])
-    total = block(0, _BLOCK)
-    if whole > 1:
-        total = jax.lax.fori_loop(1, whole, lambda i, sums: merge(sums, block(i, _BLOCK)), total)
-    if rest:
-        total = merge(total, block(whole, rest))
-    return list(total[1:])
+def _two_scores(g: Array, h: Array):
+    """A pair of normals is two tokens: sum w and sum w g of their scores, and sum w^2."""
+    return [(s, [jnp.ones_like(s), s], [jnp.ones_like(s)]) for s in (g, h)]
 
 
-def _replicates(one, key: Key[Array, ""], L: int, n: int):
-    """`one` over n replicate keys, as many at a time as `_SCORES` allows."""
-    keys = jax.vmap(lambda i: jax.random.fold_in(key, i))(jnp.arange(n))
-    return jax.lax.map(one, keys, batch_size=max(1, _SCORES // min(L, _BLOCK)))
+def _score_and_value(g: Array, e: Array):
+    """A pair of normals is one token: its score and its value given the score."""
+    terms = [jnp.ones_like(g), g, e, g * g, g * e, e * e]
+    return [(g, terms, terms)]
 
 
-@partial(jax.jit, static_argnames=("L", "n"))
+_SCORES = Layout(_two_scores, per_counter=2, first=2, second=1)
+_SCORES_AND_VALUES = Layout(_score_and_value, per_counter=1, first=6, second=6)
+
+
+def _streams(key: Key[Array, ""], n: int) -> tuple[Array, Array, UInt32[Array, " n"]]:
+    """Key words of the tokens and of the rest of a prompt, and the names of n prompts."""
+    return (
+        words(jax.random.fold_in(key, 0)),
+        words(jax.random.fold_in(key, 1)),
+        jnp.arange(n, dtype=jnp.uint32),
+    )
+
+
+@partial(jax.jit, static_argnames=("capacity", "n"))
 def _sample_outputs(
-    key: Key[Array, ""], head: Head, mu: Gaussian, z: Float[Array, " d"], L: int, n: int
+    key: Key[Array, ""],
+    head: Head,
+    mu: Gaussian,
+    z: Float[Array, " d"],
+    L: Array | int,
+    capacity: int,
+    n: int,
 ) -> Float[Array, "n m"]:
     sigma, direction = _score_direction(head, mu, z)
     V = head.V.astype(mu.dtype)
@@ -166,25 +165,26 @@ def _sample_outputs(
         jnp.matmul(jnp.matmul(V, residual, precision="highest"), V.T, precision="highest")
     )
     centre = jnp.matmul(V, mu.centre, precision="highest")
+    for_tokens, for_rest, prompts = _streams(key, n)
+    first, second = weighted_sums(for_tokens, prompts, sigma, L, capacity, _SCORES)
+    mean_score, y2 = first[:, 1] / first[:, 0], second[:, 0] / first[:, 0] ** 2
+    noise, _ = normal_pairs(for_rest, prompts[:, None], counters((1, len(V))), mu.dtype)
+    return (
+        centre
+        + mean_score[:, None] * along
+        + jnp.sqrt(y2)[:, None] * jnp.matmul(noise, root, precision="highest")
+    )
 
-    def one(key: Key[Array, ""]) -> Float[Array, " m"]:
-        for_scores, for_rest = jax.random.split(key)
-        first, second = _weighted_sums(for_scores, sigma, L, 1, lambda g: [jnp.ones_like(g), g])
-        mean_score, y2 = first[1] / first[0], second[0] / first[0] ** 2
-        noise = jax.random.normal(for_rest, (V.shape[0],), mu.dtype)
-        return centre + along * mean_score + jnp.sqrt(y2) * (root @ noise)
 
-    return _replicates(one, key, L, n)
-
-
-@partial(jax.jit, static_argnames=("L", "n"))
+@partial(jax.jit, static_argnames=("capacity", "n"))
 def _sample_gradients(
     key: Key[Array, ""],
     head: Head,
     mu: Gaussian,
     z: Float[Array, " d"],
     y: Float[Array, " m"],
-    L: int,
+    L: Array | int,
+    capacity: int,
     n: int,
 ) -> GradientSamples:
     sigma, direction = _score_direction(head, mu, z)
@@ -196,15 +196,17 @@ def _sample_gradients(
     root = psd_sqrt(residual - jnp.outer(second_direction, second_direction))
     alpha = covector @ direction
 
-    def one(key: Key[Array, ""]) -> tuple[Array, Array]:
-        for_scores, for_rest = jax.random.split(key)
-        # v_i - <covector, m> = alpha g_i + beta e_i with g_i, e_i independent normals
-        sums = _weighted_sums(
-            for_scores, sigma, L, 2, lambda g, e: [jnp.ones_like(g), g, e, g * g, g * e, e * e]
-        )
-        total = sums[0][0]
-        _, g, e, gg, ge, ee = sums[0] / total
-        q, qg, qe, qgg, qge, qee = sums[1] / total**2
+    # v_i - <covector, m> = alpha g_i + beta e_i with g_i, e_i independent normals
+    for_tokens, for_rest, prompts = _streams(key, n)
+    sums = weighted_sums(for_tokens, prompts, sigma, L, capacity, _SCORES_AND_VALUES)
+    normals = normal_pairs(for_rest, prompts[:, None], counters((1, mu.dim)), mu.dtype)
+
+    def one(
+        first: Float[Array, " 6"], second: Float[Array, " 6"], *normals: Float[Array, " d"]
+    ) -> tuple[Array, Array]:
+        total = first[0]
+        _, g, e, gg, ge, ee = first / total
+        q, qg, qe, qgg, qge, qee = second / total**2
         v = alpha * g + beta * e
         # sum p (v_i - v) x_i along the two directions, and sum p x_i
         cov_g, cov_e = (
@@ -220,7 +222,7 @@ def _sample_gradients(
             - 2 * v * (alpha * qg + beta * qe)
             + v**2 * q
         )
-        noise = jax.random.normal(for_rest, (2, mu.dim), mu.dtype) @ root
+        noise = [jnp.matmul(part, root, precision="highest") for part in normals]
         by_mean = jnp.sqrt(q)
         slope = q1 / by_mean
         rest = jnp.sqrt(jnp.maximum(q2 - slope**2, 0.0))
@@ -228,4 +230,4 @@ def _sample_gradients(
         moved = cov_g * direction + cov_e * second_direction + slope * noise[0] + rest * noise[1]
         return jnp.outer(moved, z), jnp.outer(y, mean)
 
-    return GradientSamples(*_replicates(one, key, L, n))
+    return GradientSamples(*jax.vmap(one)(*sums, *normals))

@@ -1,0 +1,115 @@
+"""The GPU kernels of streamed attention, interpreted on the CPU: judged by NumPy in float64."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import largeprompt as lp
+from largeprompt.attention import engines, fused
+
+
+def _oracle(points, log_weights, tilts):
+    """Tilted moments of given tokens, in NumPy and float64."""
+    points, tilts = (np.asarray(a, np.float64) for a in (points, tilts))
+    logs = np.zeros(len(points)) if log_weights is None else np.asarray(log_weights, np.float64)
+    scores = tilts @ points.T + logs
+    top = scores.max(axis=1, keepdims=True)
+    terms = np.exp(scores - top)
+    total = terms.sum(axis=1)
+    p = terms / total[:, None]
+    mean = p @ points
+    second = np.einsum("qn,ni,nj->qij", p, points, points)
+    return top[:, 0] + np.log(total), mean, second - np.einsum("qi,qj->qij", mean, mean)
+
+
+def _prompt(n, d, dtype, weighted, offset=0.0):
+    rng = np.random.default_rng(n + d)
+    points = jnp.asarray(rng.normal(size=(n, d)) + offset, dtype)
+    weights = rng.uniform(size=n) * (rng.uniform(size=n) > 0.3) if weighted else None
+    return lp.Empirical(points, weights)
+
+
+@pytest.mark.parametrize(
+    ("n", "d", "q", "dtype", "weighted", "with_cov"),
+    [
+        (1, 3, 1, jnp.float32, False, True),  # a prompt of one token
+        (
+            777,
+            5,
+            2,
+            jnp.float32,
+            True,
+            True,
+        ),  # nothing is a power of two, some tokens weigh nothing
+        (2050, 64, 1, jnp.float32, False, False),
+        (300, 1, 3, jnp.bfloat16, False, False),
+        (515, 20, 2, jnp.bfloat16, True, True),
+    ],
+)
+def test_a_few_queries(n, d, q, dtype, weighted, with_cov):
+    prompt = _prompt(n, d, dtype, weighted)
+    tilts = np.random.default_rng(0).normal(size=(q, d)).astype(np.float32)
+    assert fused.fits(prompt, q, with_cov=with_cov)
+    found = fused.fused_moments(prompt, jnp.asarray(tilts), with_cov=with_cov, interpret=True)
+    log_normaliser, mean, cov = _oracle(prompt.points, prompt.log_weights, tilts)
+    assert np.allclose(found.log_normaliser, log_normaliser, rtol=1e-5, atol=1e-5)
+    assert np.allclose(found.mean, mean, rtol=1e-5, atol=1e-5)
+    assert (found.cov is not None) == with_cov
+    if with_cov:
+        assert np.allclose(found.cov, cov, rtol=1e-4, atol=1e-5)
+
+
+def test_a_covariance_far_from_the_origin():
+    """Tokens around 1000: E xx' - mm' would lose six of seven digits."""
+    prompt = _prompt(600, 4, jnp.float32, False, offset=1000.0)
+    tilts = jnp.full((1, 4), 0.3, jnp.float32)
+    found = fused.fused_moments(prompt, tilts, with_cov=True, interpret=True)
+    _, _, cov = _oracle(prompt.points, None, tilts)
+    assert np.allclose(found.cov, cov, rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize(("n", "d", "q", "weighted"), [(300, 24, 70, False), (129, 3, 9, True)])
+def test_many_queries_of_half_precision_tokens(n, d, q, weighted):
+    """Weights are rounded to 8 bits: a relative error of 2^-9 each, which averages out over the tokens."""
+    prompt = _prompt(n, d, jnp.bfloat16, weighted)
+    tilts = 0.5 * np.random.default_rng(1).normal(size=(q, d)).astype(np.float32)
+    assert fused.fits(prompt, q, with_cov=False)
+    found = fused.fused_moments(prompt, jnp.asarray(tilts), interpret=True)
+    log_normaliser, mean, _ = _oracle(prompt.points, prompt.log_weights, tilts)
+    assert np.allclose(found.log_normaliser, log_normaliser, rtol=1e-4, atol=1e-4)
+    assert np.allclose(found.mean, mean, rtol=2**-8, atol=2**-8)
+    assert not np.allclose(found.mean, 1.02 * mean, rtol=2**-8, atol=2**-8)
+
+
+def test_what_the_kernels_leave_to_xla():
+    single = _prompt(50, 3, jnp.float32, False)
+    assert not fused.fits(single, 9, with_cov=False)
+    assert not fused.fits(_prompt(50, 3, jnp.float64, False), 1, with_cov=False)
+    assert not fused.fits(_prompt(2, 300, jnp.float32, False), 1, with_cov=False)
+    assert not fused.fits(_prompt(2, 65, jnp.float32, False), 1, with_cov=True)
+
+
+def test_without_a_gpu_fused_is_streamed_and_has_derivatives():
+    prompt = _prompt(500, 3, jnp.float64, True)
+    head = lp.Head(U=np.eye(3), V=np.ones((1, 3)))
+    z = jnp.ones(3)
+    by = {engine: lp.attend(head, prompt, z, engine=engine) for engine in ("fused", "dense")}
+    assert np.allclose(by["fused"], by["dense"], rtol=1e-12)
+    tilts = jnp.ones((1, 3))
+    ours = jax.jacobian(lambda t: engines._on_gpu(prompt, t, False, 100).mean)(tilts)
+    theirs = jax.jacobian(lambda t: engines.empirical_moments(prompt, t, engine="dense").mean)(
+        tilts
+    )
+    assert np.allclose(ours, theirs, rtol=1e-10)
+
+
+def test_half_precision_tokens_are_summed_in_float32_on_the_cpu_too():
+    prompt = _prompt(4000, 4, jnp.bfloat16, False)
+    head = lp.Head(U=np.eye(4, dtype=np.float32), V=np.eye(4, dtype=np.float32))
+    z = np.linspace(0.1, 0.9, 4).astype(np.float32)
+    _, mean, cov = _oracle(prompt.points, None, z[None])
+    for engine in ("dense", "streamed"):
+        assert np.allclose(lp.attend(head, prompt, z, engine=engine), mean[0], rtol=1e-5, atol=1e-6)
+    jacobians = lp.attend_jacobians(head, prompt, z)
+    assert np.allclose(jacobians.U[..., 0], cov[0] * z[0], rtol=1e-4, atol=1e-5)

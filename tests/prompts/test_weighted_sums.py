@@ -1,0 +1,86 @@
+"""Sums over sampled tokens: by blocks and by the GPU kernel (interpreted), judged by NumPy on the same normals."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from largeprompt.prompts import _weighted_sums
+from largeprompt.prompts._weighted_sums import capacity_for, fused_sums, weighted_sums
+from largeprompt.prompts.normals import counters, normal_pairs, words
+from largeprompt.prompts.sampling import _SCORES, _SCORES_AND_VALUES
+
+KEY = words(jax.random.key(11))
+
+
+def _normals(prompt, L, layout, dtype):
+    """The coordinates of the tokens of a prompt, from their names."""
+    pairs = -(-L // layout.per_counter)
+    pair = normal_pairs(KEY, jnp.asarray(prompt), counters((pairs,)), dtype)
+    g, e = (np.asarray(a, np.float64) for a in pair)
+    return (np.stack([g, e], axis=1).ravel()[:L], None) if layout is _SCORES else (g, e)
+
+
+def _ratios(first, second):
+    """What the largest score cancels in."""
+    return np.concatenate([first[:, 1:] / first[:, :1], second / first[:, :1] ** 2], axis=1)
+
+
+def _oracle(prompt, L, sigma, layout, dtype):
+    g, e = _normals(prompt, L, layout, dtype)
+    w = np.exp(sigma * (g - g.max()))
+    if layout is _SCORES:
+        return np.array([w @ g / w.sum(), w @ w / w.sum() ** 2])
+    assert e is not None
+    columns = np.stack([np.ones_like(g), g, e, g * g, g * e, e * e])
+    return np.concatenate([columns[1:] @ w / w.sum(), columns @ w**2 / w.sum() ** 2])
+
+
+@pytest.mark.parametrize(
+    ("layout", "L", "sigma"),
+    [
+        (_SCORES, 1, 1.0),
+        (_SCORES, 7, 30.0),
+        (_SCORES, 40_001, 0.7),  # several blocks, an odd number of tokens
+        (_SCORES_AND_VALUES, 2, 0.0),
+        (_SCORES_AND_VALUES, 1000, 2.0),
+    ],
+)
+def test_blocks_and_kernel_agree_with_numpy(layout, L, sigma):
+    prompts = np.array([0, 5, 2**32 - 1], np.uint32)
+    capacity = capacity_for(L, layout)
+    for dtype, tolerance in ((jnp.float64, 1e-12), (jnp.float32, 3e-5)):
+        expected = [_oracle(prompt, L, sigma, layout, dtype) for prompt in prompts]
+        arguments = KEY, jnp.asarray(prompts), jnp.asarray(sigma, dtype), jnp.uint32(L)
+        ways = [weighted_sums(*arguments, capacity=capacity, layout=layout)]
+        if dtype == jnp.float32:
+            ways.append(fused_sums(*arguments, capacity=capacity, layout=layout, interpret=True))
+        for sums in ways:
+            assert sums[0].dtype == dtype
+            assert np.allclose(_ratios(*map(np.asarray, sums)), expected, tolerance, tolerance)
+
+
+def test_the_sums_do_not_depend_on_the_shape_of_the_launch(monkeypatch):
+    prompts, L = jnp.arange(3, dtype=jnp.uint32), 3000
+    arguments = KEY, prompts, jnp.float32(1.5), jnp.uint32(L)
+    found = []
+    for lanes, programs, company in ((256, 2**13, 3), (64, 1, 3), (256, 2**13, 1)):
+        monkeypatch.setattr(_weighted_sums, "_LANES", lanes)
+        monkeypatch.setattr(_weighted_sums, "_PROGRAMS", programs)
+        few = (KEY, prompts[:company], *arguments[2:])
+        capacity = capacity_for(L, _SCORES)
+        sums = fused_sums(*few, capacity=capacity, layout=_SCORES, interpret=True)
+        found.append(_ratios(*map(np.asarray, sums))[0])
+    assert np.allclose(found[0], found[1], rtol=1e-5)
+    assert np.allclose(found[0], found[2], rtol=1e-6)
+
+
+def test_lengths_share_programs():
+    """Capacities hold the prompt, waste an eighth at most, and are few."""
+    lengths = np.unique(np.logspace(0, 9, 5000).astype(int))
+    for layout in (_SCORES, _SCORES_AND_VALUES):
+        capacities = np.array([capacity_for(int(L), layout) for L in lengths])
+        pairs = -(-lengths // layout.per_counter)
+        assert np.all(capacities >= pairs)
+        assert np.all(capacities <= np.maximum(pairs + 1, 1.13 * pairs))
+        assert len(set(capacities)) < 250
