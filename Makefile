@@ -8,7 +8,7 @@ INSTALLED := $(VENV)/.installed
 .PHONY: test check reproduce bench format clean python-is-ready
 
 test: $(INSTALLED) check
-	$(BIN)/python -m pytest -n 3 --dist loadfile
+	$(BIN)/python -m pytest -n 3 --dist loadgroup --no-loadscope-reorder
 
 check: $(INSTALLED)
 	$(BIN)/ruff check .

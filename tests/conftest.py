@@ -10,6 +10,7 @@ import os
 from pathlib import Path
 
 import jax
+import pytest
 
 jax.config.update("jax_enable_x64", True)
 jax.config.update("jax_numpy_dtype_promotion", "strict")
@@ -23,3 +24,35 @@ for option, value in {
 }.items():
     os.environ[option.upper()] = str(value)  # for the processes that tests start
     jax.config.update(option, value)
+
+# Tests that compile the same programs run one after the other in one process; the longest companies begin first.
+_COMPANIES = {
+    "paper": ("tests/test_paper",),
+    "flows": (
+        "tests/dynamics/test_flow",
+        "tests/dynamics/test_transfer",
+        "src/largeprompt/dynamics",
+        "src/largeprompt/report",
+        "tests/test_bad_input",
+    ),
+    "prompts": ("tests/prompts", "src/largeprompt/prompts"),
+    "documents": ("tests/test_package", "tests/test_docs"),
+    "descent": ("tests/dynamics", "tests/icl", "src/largeprompt/icl"),
+    "commands": ("tests/test_cli", "tests/test_reproduce"),
+    "concentration": ("tests/concentration", "src/largeprompt/concentration"),
+    "measures": ("tests/measures", "tests/attention", "src/largeprompt"),
+    "sweeps": ("tests",),
+}
+
+
+def _company(item: pytest.Item) -> int:
+    """The first company whose paths begin that of the test."""
+    path = item.path.relative_to(Path(__file__).parents[1]).as_posix()
+    return next(i for i, paths in enumerate(_COMPANIES.values()) if path.startswith(paths))
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    names = list(_COMPANIES)
+    items.sort(key=_company)
+    for item in items:
+        item.add_marker(pytest.mark.xdist_group(names[_company(item)]))

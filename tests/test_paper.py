@@ -2,8 +2,10 @@
 
 import io
 import re
+from collections.abc import Callable
 from pathlib import Path
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -13,7 +15,7 @@ from markupsafe import escape
 from PIL import Image
 from typer.testing import CliRunner
 
-from largeprompt import concentration
+from largeprompt import concentration, dynamics
 from largeprompt.attention import Head, attend
 from largeprompt.cli import app
 from largeprompt.icl import LinearRegression
@@ -30,6 +32,7 @@ from largeprompt.studies import (
     proposition_3_1,
     proposition_3_4,
     regimes,
+    section_6,
     softmax_operator,
 )
 from largeprompt.studies.record import from_dataset
@@ -78,6 +81,28 @@ def doubled_noise(cov, task_cov=None, noise_variance=0.0):
     return LinearRegression(cov, task_cov, 2 * noise_variance)
 
 
+class HalfScores(eqx.Module):
+    """A risk with scores divided by two."""
+
+    risk: Callable
+
+    def __call__(self, params):
+        return self.risk(eqx.tree_at(lambda p: p.A, params, params.A / 2))
+
+
+def half_scores_at_infinity(monkeypatch):
+    """Flows of the infinite prompt that descend the risk of scores divided by two."""
+    exact = LinearRegression.objective
+
+    def wrong(self, L, *arguments, **options):
+        risk = exact(self, L, *arguments, **options)
+        if np.isfinite(L):
+            return risk
+        return HalfScores(risk)
+
+    monkeypatch.setattr(LinearRegression, "objective", wrong)
+
+
 BREAKS = {
     "lemma-2.1": lambda m: m.setattr(lemma_2_1, "attend", half_scores),
     "softmax-operator": lambda m: m.setattr(softmax_operator, "Empirical", first_token_twice),
@@ -99,6 +124,17 @@ BREAKS = {
     ),
     "finite-length-risk": lambda m: m.setattr(
         finite_length_risk, "LinearRegression", doubled_noise
+    ),
+    "theorem-4.3": half_scores_at_infinity,
+    "theorem-5.1": half_scores_at_infinity,
+    "section-6": lambda m: m.setattr(
+        section_6,
+        "published_experiment",
+        enlarged(
+            dynamics.published_experiment,
+            "final_risk",
+            xr.DataArray([2.0, 1.0], {"attention": ["softmax", "linear"]}, "attention"),
+        ),
     ),
 }
 _true_participation = regimes.participation

@@ -71,15 +71,14 @@ def test_a_covariance_far_from_the_origin():
 
 @pytest.mark.parametrize(("n", "d", "q", "weighted"), [(300, 24, 70, False), (129, 3, 9, True)])
 def test_many_queries_of_half_precision_tokens(n, d, q, weighted):
-    """Weights are rounded to 8 bits: a relative error of 2^-9 each, which averages out over the tokens."""
+    """Tilts and weights have 16 bits."""
     prompt = _prompt(n, d, jnp.bfloat16, weighted)
     tilts = 0.5 * np.random.default_rng(1).normal(size=(q, d)).astype(np.float32)
     assert fused.fits(prompt, q, with_cov=False)
     found = fused.fused_moments(prompt, jnp.asarray(tilts), interpret=True)
     log_normaliser, mean, _ = _oracle(prompt.points, prompt.log_weights, tilts)
     assert np.allclose(found.log_normaliser, log_normaliser, rtol=1e-4, atol=1e-4)
-    assert np.allclose(found.mean, mean, rtol=2**-8, atol=2**-8)
-    assert not np.allclose(found.mean, 1.02 * mean, rtol=2**-8, atol=2**-8)
+    assert np.allclose(found.mean, mean, rtol=1e-4, atol=1e-4)
 
 
 def test_what_the_kernels_leave_to_xla():

@@ -16,7 +16,6 @@ import largeprompt as lp
 from largeprompt.dynamics.oracles import (
     OracleName,
     Regression,
-    SampledOracle,
     TaskOracle,
     conditional_loss,
     make_oracle,
@@ -89,9 +88,8 @@ def _simulated(L, attention):
 def test_sampled_gradients_have_the_law_of_brute_force(L, attention):
     """Means, covariances, and the laws of the loss and of the length of the gradient (Kolmogorov-Smirnov at 1e-8)."""
     truth = _simulated(L, attention)
-    for reduced in (False, True):
-        oracle = SampledOracle(Regression(TASK, jnp.float32), float(L), attention, reduced, 1)
-        found = _draws(oracle)
+    for name in ("prompts", "reduced"):
+        found = _draws(make_oracle(TASK, float(L), attention, name, 1, jnp.float32))
         assert np.max(_scores(found, truth)) < BOUND
         assert np.max(_scores(_pairs(found), _pairs(truth))) < BOUND
         lengths = [np.linalg.norm(rows[:, :-1], axis=1) for rows in (found, truth)]
@@ -119,9 +117,7 @@ def test_exact_gradient_is_the_mean_of_sampled_ones(attention):
 def test_prompts_of_any_task_agree_with_those_of_linear_regression():
     single = lp.LinearRegression(COV.astype(np.float32), TASK_COV, NOISE)
     generic = _draws(TaskOracle(single, 4.0, "softmax", 1))
-    special = _draws(
-        SampledOracle(Regression(single, jnp.float32), 4.0, "softmax", False, 1), seed=1
-    )
+    special = _draws(make_oracle(single, 4.0, "softmax", "prompts", 1, jnp.float32), seed=1)
     assert np.max(_scores(generic, special)) < BOUND
     assert np.max(_scores(_pairs(generic), _pairs(special))) < BOUND
 
@@ -209,10 +205,10 @@ def test_table_of_output_moments(L):
 
 def test_degenerate_directions():
     """Zero scores (every weight 1/L) and no read-out: the reduced law has no nought divided by nought in it."""
-    regression = Regression(lp.LinearRegression(COV, TASK_COV, 0.0), jnp.float32)
+    task = lp.LinearRegression(COV, TASK_COV, 0.0)
     for attention in ATTENTIONS:
         params = lp.HeadParams(np.zeros((3, 3)), np.zeros(3))
         params = jax.tree.map(lambda leaf: leaf.astype(jnp.float32), params)
-        oracle = SampledOracle(regression, 5.0, attention, True, 8)
+        oracle = make_oracle(task, 5.0, attention, "reduced", 8, jnp.float32)
         slope = jax.jit(jax.grad(oracle, argnums=1))(jax.random.key(0), params)
         assert np.all(np.isfinite(np.concatenate([slope.U.ravel(), slope.v])))

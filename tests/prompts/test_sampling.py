@@ -111,7 +111,8 @@ def test_memory_does_not_grow_with_the_prompt():
 
     def work_space(L: int) -> int:
         capacity = sampling.capacity_for(L, sampling._SCORES)
-        lowered = sampling._sample_outputs.lower(KEY, head, mu, z, L, capacity, 8)
+        shared = (KEY, head, mu, jnp.asarray(z), jnp.asarray(L, jnp.uint32))
+        lowered = sampling._on_one_device.lower(sampling._outputs, shared, 8, capacity)
         plan = lowered.compile().memory_analysis()
         assert plan is not None
         return plan.temp_size_in_bytes

@@ -8,7 +8,7 @@ import pytest
 from largeprompt.prompts import _weighted_sums
 from largeprompt.prompts._weighted_sums import capacity_for, fused_sums, weighted_sums
 from largeprompt.prompts.normals import counters, normal_pairs, words
-from largeprompt.prompts.sampling import _SCORES, _SCORES_AND_VALUES
+from largeprompt.prompts.sampling import _SCORES, SCORES_AND_VALUES
 
 KEY = words(jax.random.key(11))
 
@@ -42,8 +42,8 @@ def _oracle(prompt, L, sigma, layout, dtype):
         (_SCORES, 1, 1.0),
         (_SCORES, 7, 30.0),
         (_SCORES, 40_001, 0.7),  # several blocks, an odd number of tokens
-        (_SCORES_AND_VALUES, 2, 0.0),
-        (_SCORES_AND_VALUES, 1000, 2.0),
+        (SCORES_AND_VALUES, 2, 0.0),
+        (SCORES_AND_VALUES, 1000, 2.0),
     ],
 )
 def test_blocks_and_kernel_agree_with_numpy(layout, L, sigma):
@@ -51,7 +51,7 @@ def test_blocks_and_kernel_agree_with_numpy(layout, L, sigma):
     capacity = capacity_for(L, layout)
     for dtype, tolerance in ((jnp.float64, 1e-12), (jnp.float32, 3e-5)):
         expected = [_oracle(prompt, L, sigma, layout, dtype) for prompt in prompts]
-        arguments = KEY, jnp.asarray(prompts), jnp.asarray(sigma, dtype), jnp.uint32(L)
+        arguments = KEY, jnp.asarray(prompts), jnp.full(3, sigma, dtype), jnp.full(3, L, jnp.uint32)
         ways = [weighted_sums(*arguments, capacity=capacity, layout=layout)]
         if dtype == jnp.float32:
             ways.append(fused_sums(*arguments, capacity=capacity, layout=layout, interpret=True))
@@ -62,12 +62,12 @@ def test_blocks_and_kernel_agree_with_numpy(layout, L, sigma):
 
 def test_the_sums_do_not_depend_on_the_shape_of_the_launch(monkeypatch):
     prompts, L = jnp.arange(3, dtype=jnp.uint32), 3000
-    arguments = KEY, prompts, jnp.float32(1.5), jnp.uint32(L)
+    sigma, length = jnp.full(3, 1.5, jnp.float32), jnp.full(3, L, jnp.uint32)
     found = []
     for lanes, programs, company in ((256, 2**13, 3), (64, 1, 3), (256, 2**13, 1)):
         monkeypatch.setattr(_weighted_sums, "_LANES", lanes)
         monkeypatch.setattr(_weighted_sums, "_PROGRAMS", programs)
-        few = (KEY, prompts[:company], *arguments[2:])
+        few = (KEY, *(a[:company] for a in (prompts, sigma, length)))
         capacity = capacity_for(L, _SCORES)
         sums = fused_sums(*few, capacity=capacity, layout=_SCORES, interpret=True)
         found.append(_ratios(*map(np.asarray, sums))[0])
@@ -75,10 +75,30 @@ def test_the_sums_do_not_depend_on_the_shape_of_the_launch(monkeypatch):
     assert np.allclose(found[0], found[2], rtol=1e-6)
 
 
+def test_prompts_of_different_lengths_and_scales_together():
+    lengths, sigmas = [1, 300, 1000], [0.5, 3.0, 1.0]
+    arguments = (
+        KEY,
+        jnp.arange(3, dtype=jnp.uint32),
+        jnp.asarray(sigmas, jnp.float32),
+        jnp.asarray(lengths, jnp.uint32),
+    )
+    options = {"capacity": capacity_for(1000, SCORES_AND_VALUES), "layout": SCORES_AND_VALUES}
+    expected = [
+        _oracle(i, L, sigma, SCORES_AND_VALUES, jnp.float32)
+        for i, (L, sigma) in enumerate(zip(lengths, sigmas, strict=True))
+    ]
+    for sums in (
+        weighted_sums(*arguments, **options),
+        fused_sums(*arguments, **options, interpret=True),
+    ):
+        assert np.allclose(_ratios(*map(np.asarray, sums)), expected, 3e-5, 3e-5)
+
+
 def test_lengths_share_programs():
     """Capacities hold the prompt, waste an eighth at most, and are few."""
     lengths = np.unique(np.logspace(0, 9, 5000).astype(int))
-    for layout in (_SCORES, _SCORES_AND_VALUES):
+    for layout in (_SCORES, SCORES_AND_VALUES):
         capacities = np.array([capacity_for(int(L), layout) for L in lengths])
         pairs = -(-lengths // layout.per_counter)
         assert np.all(capacities >= pairs)

@@ -8,11 +8,13 @@ one block of tokens at a time and merges the blocks' summaries, so that its memo
 from functools import partial
 from typing import Literal, get_args
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
+from jax.sharding import Mesh
 from jaxtyping import Array, Float
 
-from .. import _checks
+from .. import _checks, _devices
 from ..measures import Empirical, TiltedMoments, tilted_moments
 from . import fused
 
@@ -58,6 +60,43 @@ def empirical_moments(
     if engine == "fused" and kernel_here:
         return _on_gpu(prompt, tilts, with_cov, block_size)
     return _streamed(prompt, tilts, with_cov=with_cov, block_size=block_size)
+
+
+def sharded_moments(
+    prompt: Empirical,
+    tilts: Float[Array, "q d"],
+    mesh: Mesh,
+    *,
+    with_cov: bool = False,
+    engine: Engine = "auto",
+    block_size: int | None = None,
+) -> TiltedMoments:
+    """The same, each device of a mesh with a part of the tokens; their summaries are gathered and merged."""
+    missing = _devices.padded_size(prompt.n, mesh) - prompt.n
+    if missing:  # tokens of no weight
+        logs = prompt.log_weights
+        logs = jnp.zeros(prompt.n, prompt.dtype) if logs is None else logs
+        logs = jnp.pad(logs, (0, missing), constant_values=-jnp.inf)
+        points = jnp.pad(prompt.points, ((0, missing), (0, 0)))
+        prompt = eqx.tree_at(lambda mu: mu.points, prompt.with_log_weights(logs), points)
+    return _devices.spread(
+        _part_of_a_prompt,
+        mesh,
+        tilts,
+        prompt,
+        gathered=True,
+        axes=tuple(mesh.axis_names),
+        with_cov=with_cov,
+        engine=engine,
+        block_size=block_size,
+    )
+
+
+def _part_of_a_prompt(
+    tilts: Float[Array, "q d"], prompt: Empirical, *, axes: tuple[str, ...], **options
+) -> TiltedMoments:
+    part = empirical_moments(prompt, tilts, **options)
+    return jax.tree.map(lambda leaf: jax.lax.all_gather(leaf, axes), part).union()
 
 
 @partial(jax.custom_jvp, nondiff_argnums=(2, 3))

@@ -2,9 +2,9 @@
 
 Program (block of queries, part of the prompt) reads its tokens once, keeps scores and weights in registers, and leaves the summary
 (log normaliser, mean, covariance) of its part; the parts are merged as blocks of tokens are everywhere else (measures/moments.py).
-Tokens are float32 or bfloat16; scores, weights and sums are float32, and no product is rounded to TensorFloat-32. With bfloat16 tokens
-a tilt is split into two bfloat16 numbers, so that scores keep 16 bits, and weights of many queries are rounded to bfloat16 (an
-error of 2^-9 each, random). Several queries in float32 are left to XLA: its float32 matrix products are faster than the kernel's.
+Tokens are float32 or bfloat16; scores, weights and sums are float32, and no product is rounded to TensorFloat-32. On the matrix units,
+for many queries of bfloat16 tokens, tilts and weights are split into two bfloat16 numbers each: a relative error of 2^-17. Several
+queries in float32 are left to XLA: its float32 matrix products are faster than the kernel's.
 """
 
 from functools import partial
@@ -148,14 +148,12 @@ def _in_blocks(prompt: Empirical, tilts: Float[Array, "q d"], interpret: bool) -
     steps = -(-n // (rows * parts))
     weighted = prompt.log_weights is not None
     padded = jnp.pad(tilts, ((0, blocks * _QUERIES - q), (0, width - d)))
-    leading = padded.astype(jnp.bfloat16)
-    trailing = (padded - leading.astype(jnp.float32)).astype(jnp.bfloat16)
 
-    def kernel(leading_ref, trailing_ref, points_ref, *refs) -> None:
+    def kernel(tilts_ref, points_ref, *refs) -> None:
         log_weights_ref = refs[0] if weighted else None
         log_ref, mean_ref = refs[weighted:]
         used = jax.lax.iota(jnp.int32, width) < d
-        tilts = leading_ref[...], trailing_ref[...]
+        tilts = _halves(tilts_ref[...])
         first = pl.program_id(1) * steps * rows
 
         def step(i: Array, carry: tuple) -> tuple:
@@ -172,7 +170,9 @@ def _in_blocks(prompt: Empirical, tilts: Float[Array, "q d"], interpret: bool) -
             scores = scores + jnp.where(inside, logs, _NOTHING)[None, :]
             new = jnp.maximum(top, jnp.max(scores, axis=1))
             fade, weights = jnp.exp(top - new), jnp.exp(scores - new[:, None])
-            sums = sums * fade[:, None] + _product(weights.astype(jnp.bfloat16), x)
+            sums = sums * fade[:, None]
+            for part in _halves(weights):
+                sums = sums + _product(part, x)
             return new, total * fade + jnp.sum(weights, axis=1), sums
 
         zero = jnp.zeros(_QUERIES, jnp.float32)
@@ -182,15 +182,14 @@ def _in_blocks(prompt: Empirical, tilts: Float[Array, "q d"], interpret: bool) -
         log_ref[...] = (top + jnp.log(total))[None, :]
         mean_ref[...] = (sums * share[:, None])[None, :, :]
 
-    operands = [leading, trailing, prompt.points, *([prompt.log_weights] if weighted else [])]
+    operands = [padded, prompt.points, *([prompt.log_weights] if weighted else [])]
     shapes = [(parts, blocks * _QUERIES), (parts, blocks * _QUERIES, width)]
     logs, means = pl.pallas_call(
         kernel,
         grid=(blocks, parts),
         in_specs=[
             pl.BlockSpec((_QUERIES, width), lambda b, c: (b, 0)),
-            pl.BlockSpec((_QUERIES, width), lambda b, c: (b, 0)),
-            *(pl.BlockSpec(memory_space=pl.ANY) for _ in operands[2:]),
+            *(pl.BlockSpec(memory_space=pl.ANY) for _ in operands[1:]),
         ],
         out_specs=[
             pl.BlockSpec((1, _QUERIES), lambda b, c: (c, b)),
@@ -201,6 +200,15 @@ def _in_blocks(prompt: Empirical, tilts: Float[Array, "q d"], interpret: bool) -
         interpret=interpret,
     )(*operands)
     return TiltedMoments(logs[:, :q], means[:, :q, :d], None)
+
+
+def _halves(x: Float[Array, "..."]) -> tuple[Array, Array]:
+    """Two bfloat16 numbers whose sum is x to 16 bits: products with bfloat16 tokens are then as good as in float32.
+
+    Only inside a kernel: XLA takes a conversion there and back for the identity, and the second number for 0.
+    """
+    leading = x.astype(jnp.bfloat16)
+    return leading, (x - leading.astype(jnp.float32)).astype(jnp.bfloat16)
 
 
 def _product(a: Array, b: Array) -> Array:

@@ -1,17 +1,18 @@
 """Softmax attention as an operator on measures: one call for finite and infinite prompts."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import Mesh
 from jaxtyping import Array, Float
 
-from .. import _checks
+from .. import _checks, _devices
 from .._typing import ArrayInput
-from ..measures import AbstractMeasure, Empirical
-from .engines import Engine, empirical_moments
+from ..measures import AbstractMeasure, Empirical, TiltedMoments
+from .engines import Engine, empirical_moments, sharded_moments
 from .head import Head
 
 
@@ -22,6 +23,7 @@ def attend(
     *,
     engine: Engine = "auto",
     block_size: int | None = None,
+    mesh: Mesh | None = None,
 ) -> Float[Array, "*batch m"]:
     """Attention of the queries z to the tokens of `measure`:
 
@@ -32,7 +34,8 @@ def attend(
 
     **Arguments:** `z` of shape (d,) or (..., d). For an `Empirical` measure `engine` chooses between holding all scores
     ("dense"), streaming over blocks of `block_size` tokens ("streamed"), and one fused GPU kernel ("fused"); "auto" decides by size
-    and device. Tokens in bfloat16 are read as they are; scores, weights and sums have float32.
+    and device. Tokens in bfloat16 are read as they are; scores, weights and sums have float32. With a `mesh` the tokens of an
+    `Empirical` measure are spread over its devices.
 
     **Returns:** an array of shape (m,) or (..., m).
 
@@ -43,7 +46,12 @@ def attend(
     [ 2. -2.]
     """
     queries, batch = queries_of(head, measure, z)
-    return _attend(head, measure, queries, engine, block_size).reshape(*batch, head.out_dim)
+    if mesh is None:
+        found = _attend(head, measure, queries, engine, block_size)
+    else:
+        options = {"engine": engine, "block_size": block_size}
+        found = read_out(head, _on_mesh(head, measure, queries, mesh, **options).mean)
+    return found.reshape(*batch, head.out_dim)
 
 
 # compiled here, so that a call outside `jit` costs one dispatch instead of one per operation
@@ -61,6 +69,22 @@ def _attend(
     else:
         means = jax.vmap(measure.tilted_mean)(tilts)
     return read_out(head, means)
+
+
+def _on_mesh(
+    head: Head, measure: AbstractMeasure, queries: Float[Array, "q d"], mesh: Mesh, **options: Any
+) -> TiltedMoments:
+    """Tilted moments of tokens spread over devices."""
+    mesh = _devices.checked_mesh(mesh)
+    if not isinstance(measure, Empirical):
+        raise ValueError(
+            _checks.message(
+                "a mesh spreads the tokens of an Empirical measure",
+                f"a {type(measure).__name__}, which has none",
+                "leave mesh out",
+            )
+        )
+    return sharded_moments(measure, tilts_of(head, measure, queries), mesh, **options)
 
 
 def read_out(head: Head, means: Float[Array, "q d"]) -> Float[Array, "q m"]:
@@ -83,6 +107,7 @@ def attend_jacobians(
     *,
     engine: Engine = "auto",
     block_size: int | None = None,
+    mesh: Mesh | None = None,
 ) -> Jacobians:
     """The derivatives of T[mu](z) in the head's parameters, from the tilted covariance:
 
@@ -98,7 +123,13 @@ def attend_jacobians(
     [6.] [6.]
     """
     queries, batch = queries_of(head, measure, z)
-    d_u, d_v = _attend_jacobians(head, measure, queries, engine, block_size)
+    if mesh is None:
+        d_u, d_v = _attend_jacobians(head, measure, queries, engine, block_size)
+    else:
+        options = {"with_cov": True, "engine": engine, "block_size": block_size}
+        moments = _on_mesh(head, measure, queries, mesh, **options)
+        assert moments.cov is not None  # for the type checker: requested above
+        d_u, d_v = _jacobians(head, queries, moments.mean, moments.cov)
     return Jacobians(d_u.reshape(*batch, *d_u.shape[1:]), d_v.reshape(*batch, *d_v.shape[1:]))
 
 
@@ -120,6 +151,12 @@ def _attend_jacobians(
     else:
         means = jax.vmap(measure.tilted_mean)(tilts)
         covs = jax.vmap(measure.tilted_cov)(tilts)
+    return _jacobians(head, queries, means, covs)
+
+
+def _jacobians(
+    head: Head, queries: Float[Array, "q d"], means: Float[Array, "q d"], covs: Array
+) -> Jacobians:
     V, covs, queries = _checks.same_dtype(head.V, covs, queries)
     identity = jnp.eye(head.out_dim, dtype=means.dtype)
     d_u = jnp.einsum("ai,qij,qk->qajk", V, covs, queries, precision="highest")

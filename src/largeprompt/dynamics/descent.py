@@ -20,7 +20,10 @@ from .._typing import ArrayInput, KeyInput
 from ..icl import LinearRegression, Task
 from ..icl.params import Params
 from ..icl.task import Attention, checked_attention, checked_length
+from ..prompts._arguments import whole_length
+from ..prompts._weighted_sums import capacity_for
 from ..prompts.normals import threefry, words
+from ..prompts.sampling import SCORES_AND_VALUES
 from .checkpoint import Checkpoint, Progress, digest
 from .held_out import HeldOutRisk
 from .oracles import OracleName, make_oracle
@@ -121,8 +124,8 @@ def descend_many(
 ) -> list[Descent]:
     """Many runs of `descend` trained together: one entry of `keys`, `L`, `attention` and of the leading axis of `params` for each.
 
-    With the exact oracle all runs advance as one computation, whatever their lengths and attentions; with the others those that
-    share length and attention do. Runs with the same key see the same tasks and queries. The test sample comes from the first key.
+    With the exact oracle all runs advance as one computation, whatever their lengths and attentions; with reduced prompts those that
+    share the attention and need about the same room, on a GPU all lengths; with whole prompts those of one kind. Runs with the same key see the same tasks and queries. The test sample comes from the first key.
 
     >>> import jax, jax.numpy as jnp
     >>> import largeprompt as lp
@@ -144,7 +147,7 @@ def descend_many(
     optimiser = optax.sgd(_RATE) if optimiser is None else optimiser
     groups: dict[Any, list[int]] = {}
     for i, kind in enumerate(zip(lengths, attention, strict=True)):
-        groups.setdefault(None if oracle == "exact" else kind, []).append(i)
+        groups.setdefault(_company(oracle, task, *kind), []).append(i)
     found: dict[int, Descent] = {}
     with jax.enable_x64(oracle == "exact" or jax.config.read("jax_enable_x64")):
         dtype = jnp.float64 if oracle == "exact" else jnp.float32
@@ -152,9 +155,10 @@ def descend_many(
         for number, runs in enumerate(groups.values()):
             chosen = np.asarray(runs)
             kinds: list[tuple[float, Attention]] = [(lengths[i], attention[i]) for i in runs]
+            longest = max(length for length, _ in kinds)
             group = _Group(
                 task,
-                [make_oracle(task, *kind, oracle, batch, dtype) for kind in kinds],
+                [make_oracle(task, *kind, oracle, batch, dtype, longest) for kind in kinds],
                 optimiser,
                 keys[chosen],
                 jax.tree.map(lambda leaf, i=chosen: leaf[i], params),
@@ -170,6 +174,21 @@ def descend_many(
             label = f"{len(runs)} runs" if len(runs) > 1 else f"{kinds[0][1]}, L = {kinds[0][0]:g}"
             found.update(zip(runs, group.train(steps, every, checkpoint, label), strict=True))
     return [found[i] for i in range(len(lengths))]
+
+
+def _company(oracle: OracleName, task: Task, L: float, attention: Attention) -> Any:
+    """Runs with equal company advance as one computation.
+
+    With the exact oracle all do. Reduced prompts of several lengths may be drawn in one go: on a GPU, where many small steps cost more
+    than some idle lanes, all of them; elsewhere those that need the same room.
+    """
+    if oracle == "exact":
+        return None
+    if oracle == "prompts" or not isinstance(task, LinearRegression) or math.isinf(L):
+        return (L, attention)
+    if attention == "linear" or jax.default_backend() == "gpu":
+        return attention
+    return (capacity_for(whole_length(L), SCORES_AND_VALUES), attention)
 
 
 def _check_runs(keys: Any, params: Params, lengths: list[float], attention: Any) -> None:

@@ -104,7 +104,7 @@ def _flow(
     excess: float,
 ) -> tuple[float, float]:
     """Excess risk at the end of the flow, and when it ended."""
-    run = gradient_flow(task, start, min(L, LONGEST), attention=attention)
+    run = gradient_flow(task, start, min(L, LONGEST), attention=attention, saveat=[1.0])
     ended = float(run.risk[-1]) - floor
     if run.phase != "stationary" or abs(ended - excess) > _AGREE * excess + 1e-12:
         raise ValueError(

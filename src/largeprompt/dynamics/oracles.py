@@ -12,12 +12,14 @@ tasks and queries for the same key. Other tasks: whole prompts of L tokens.
 """
 
 import math
+from abc import abstractmethod
 from collections.abc import Callable
 from typing import Any, Literal, NamedTuple
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float, Key
 
 from .. import _checks
@@ -27,7 +29,9 @@ from ..icl.task import Attention
 from ..measures import Empirical
 from ..measures.gaussian import psd_sqrt
 from ..prompts._arguments import whole_length
+from ..prompts._weighted_sums import capacity_for, weighted_sums
 from ..prompts.normals import counters, normal_pairs, words
+from ..prompts.sampling import SCORES_AND_VALUES
 from .output_moments import OutputMoments, output_moments
 from .reduced import Response, reduced_linear, reduced_softmax
 
@@ -115,50 +119,75 @@ class ExactOracle(eqx.Module):
         return conditional_loss(self.regression, self.moments, params, queries)
 
 
-class SampledOracle(eqx.Module):
-    """Fresh prompts for linear regression: whole (`prompts`), or exactly in law (`reduced`)."""
+class _PromptOracle(eqx.Module):
+    """One prompt for each task and query of a batch; `responses` says what head and prompt make of them."""
 
     regression: Regression
-    L: float = eqx.field(static=True)
-    attention: Attention = eqx.field(static=True)
-    reduced: bool = eqx.field(static=True)
     batch: int = eqx.field(static=True)
 
     def __call__(self, key: Key[Array, ""], params: Params) -> Float[Array, ""]:
         queries = self.regression.queries(key, self.batch)
         a, c = self.regression.directions(params, queries)
         target = jnp.sum(queries.w * queries.x, axis=1) + queries.noise
-        return 0.5 * jnp.mean((self._predictions(key, a, c) - target) ** 2)
-
-    def _predictions(
-        self, key: Key[Array, ""], a: Float[Array, "n D"], c: Float[Array, "n D"]
-    ) -> Float[Array, " n"]:
-        if math.isinf(self.L):  # Lemma 2.1: v'G_w u, for both attentions
-            return jnp.sum(a * c, axis=1)
         fixed_a, fixed_c = jax.lax.stop_gradient((a, c))
-        f, by_a, by_c = self._responses(key, fixed_a, fixed_c)
+        f, by_a, by_c = self.responses(key, fixed_a, fixed_c)
         # f with its derivatives as drawn: nothing is differentiated through the sampling
-        return f + jnp.sum(by_a * (a - fixed_a) + by_c * (c - fixed_c), axis=1)
+        predictions = f + jnp.sum(by_a * (a - fixed_a) + by_c * (c - fixed_c), axis=1)
+        return 0.5 * jnp.mean((predictions - target) ** 2)
 
-    def _responses(
+    @abstractmethod
+    def responses(
         self, key: Key[Array, ""], a: Float[Array, "n D"], c: Float[Array, "n D"]
     ) -> Response:
         """(f, df/da, df/dc) of one prompt for each row of a and c."""
-        L, D = int(self.L), a.shape[1]
-        if not self.reduced:
-            keys = jax.vmap(lambda i: jax.random.fold_in(key, i))(jnp.arange(self.batch))
-            one = _whole_prompt(self.attention)
-            return _mapped(lambda row: one(*row, L), (keys, a, c), _NUMBERS // (L * D))
+
+
+class WholePrompts(_PromptOracle):
+    """`prompts`: all tokens are drawn."""
+
+    L: int = eqx.field(static=True)
+    attention: Attention = eqx.field(static=True)
+
+    def responses(
+        self, key: Key[Array, ""], a: Float[Array, "n D"], c: Float[Array, "n D"]
+    ) -> Response:
+        keys = jax.vmap(lambda i: jax.random.fold_in(key, i))(jnp.arange(self.batch))
+        one, at_once = _whole_prompt(self.attention), _NUMBERS // (self.L * a.shape[1])
+        if len(a) <= at_once:
+            return jax.vmap(lambda *row: one(*row, self.L))(keys, a, c)
+        return jax.lax.map(lambda row: one(*row, self.L), (keys, a, c), batch_size=max(1, at_once))
+
+
+class InfinitePrompts(_PromptOracle):
+    """Both oracles at infinite length: f = <a, c> for both attentions (Lemma 2.1)."""
+
+    def responses(
+        self, key: Key[Array, ""], a: Float[Array, "n D"], c: Float[Array, "n D"]
+    ) -> Response:
+        return jnp.sum(a * c, axis=1), c, a
+
+
+class ReducedPrompts(_PromptOracle):
+    """`reduced`: predictions and their derivatives drawn from their exact law.
+
+    The length is data and `capacity` the numbers that hold the longest of several: runs of different lengths stack.
+    """
+
+    L: Float[Array, "*runs"]
+    attention: Attention = eqx.field(static=True)
+    capacity: int = eqx.field(static=True)
+
+    def responses(
+        self, key: Key[Array, ""], a: Float[Array, "n D"], c: Float[Array, "n D"]
+    ) -> Response:
         if self.attention == "linear":
-            return reduced_linear(key, a, c, L)
-        streams = _PROMPTS + jnp.arange(self.batch, dtype=jnp.uint32)
-        rest = [n.astype(a.dtype) for n in normal_pairs(words(key), _REST, counters(a.shape))]
-
-        def reduced(row: tuple[Array, ...]) -> Response:
-            g, e = (n.astype(a.dtype) for n in normal_pairs(words(key), row[0], counters((L,))))
-            return reduced_softmax(g, e, *row[1:])
-
-        return _mapped(reduced, (streams, *rest, a, c), _NUMBERS // (2 * L))
+            return reduced_linear(key, a, c, self.L.astype(a.dtype))
+        prompts = _PROMPTS + jnp.arange(self.batch, dtype=jnp.uint32)
+        sigma = jnp.sqrt(jnp.sum(a**2, axis=1))
+        length = self.L.astype(jnp.uint32)[None]
+        sums = weighted_sums(words(key), prompts, sigma, length, self.capacity, SCORES_AND_VALUES)
+        rest = normal_pairs(words(key), _REST, counters(a.shape), a.dtype)
+        return jax.vmap(reduced_softmax)(*sums, *rest, a, c)
 
 
 def _whole_prompt(attention: Attention) -> Callable:
@@ -209,9 +238,18 @@ class TaskOracle(eqx.Module):
 
 
 def make_oracle(
-    task: Task, L: float, attention: Attention, name: OracleName, batch: int, dtype: Any
-) -> ExactOracle | SampledOracle | TaskOracle:
-    """The oracle of that name for a task, or a refusal that says which oracles it has."""
+    task: Task,
+    L: float,
+    attention: Attention,
+    name: OracleName,
+    batch: int,
+    dtype: Any,
+    longest: float | None = None,
+) -> ExactOracle | _PromptOracle | TaskOracle:
+    """The oracle of that name for a task, or a refusal that says which oracles it has.
+
+    Reduced oracles with one `longest` length (their own, if None) stack.
+    """
     if name not in ("prompts", "reduced", "exact"):
         raise ValueError(
             _checks.message(
@@ -224,7 +262,14 @@ def make_oracle(
         regression = Regression(task, dtype)
         if name == "exact":
             return ExactOracle(regression, output_moments(L, attention), batch)
-        return SampledOracle(regression, L, attention, name == "reduced", batch)
+        if math.isinf(L):
+            return InfinitePrompts(regression, batch)
+        if name == "prompts":
+            return WholePrompts(regression, batch, int(L), attention)
+        room = capacity_for(whole_length(longest or L), SCORES_AND_VALUES)
+        length = np.asarray(L, np.float32 if dtype == jnp.float32 else np.float64)
+        capacity = room if attention == "softmax" else 0  # linear attention draws no tokens
+        return ReducedPrompts(regression, batch, jnp.asarray(length), attention, capacity)
     if name != "prompts":
         raise ValueError(
             _checks.message(
@@ -234,13 +279,6 @@ def make_oracle(
             )
         )
     return TaskOracle(task, L, attention, batch)
-
-
-def _mapped(one: Callable, xs: tuple, at_once: int) -> Any:
-    """`one` over the leading axis, so many at a time."""
-    if len(xs[0]) <= at_once:
-        return jax.vmap(one)(xs)
-    return jax.lax.map(one, xs, batch_size=max(1, at_once))
 
 
 def _product(a: Array, b: Array) -> Array:

@@ -20,35 +20,30 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Key
 
+from ..prompts.sampling import frame_moments
+
 Response = tuple[Array, Array, Array]  # f, df/da, df/dc
 
 
 def reduced_softmax(
-    g: Float[Array, " L"],
-    e: Float[Array, " L"],
+    first: Float[Array, " 6"],
+    second: Float[Array, " 6"],
     rest_0: Float[Array, " D"],
     rest_1: Float[Array, " D"],
     a: Float[Array, " D"],
     c: Float[Array, " D"],
 ) -> Response:
-    """(f, df/da, df/dc) for softmax attention over L standard normal tokens, made of standard normals."""
-    sigma, along, alpha, beta, across = _frame(a, c)
-    terms = jnp.exp(sigma * (g - jnp.max(g)))
-    p = terms / jnp.sum(terms)
-    mean_g, mean_e = _dot(p, g), _dot(p, e)
-    weighted = p * (alpha * (g - mean_g) + beta * (e - mean_e))
+    """(f, df/da, df/dc) for softmax attention, made of a prompt's weighted sums over (g, e) and of standard normals."""
+    _, along, alpha, beta, across = _frame(a, c)
+    found = frame_moments(first, second, alpha, beta)
     rest = [_outside(normals, along, across) for normals in (rest_0, rest_1)]
-    spread = jnp.sqrt(_dot(p, p))
-    slope = _dot(p, weighted) / spread
-    left = jnp.sqrt(jnp.maximum(_dot(weighted, weighted) - slope**2, 0.0))
-    by_c = mean_g * along + mean_e * across + spread * rest[0]
-    by_a = _dot(weighted, g) * along + _dot(weighted, e) * across
-    by_a = by_a + slope * rest[0] + left * rest[1]
-    return alpha * mean_g + beta * mean_e, by_a, by_c
+    by_c = found.mean_g * along + found.mean_e * across + found.spread * rest[0]
+    by_a = found.cov_g * along + found.cov_e * across + found.slope * rest[0] + found.left * rest[1]
+    return alpha * found.mean_g + beta * found.mean_e, by_a, by_c
 
 
 def reduced_linear(
-    key: Key[Array, ""], a: Float[Array, "n D"], c: Float[Array, "n D"], L: int
+    key: Key[Array, ""], a: Float[Array, "n D"], c: Float[Array, "n D"], L: Float[Array, ""]
 ) -> Response:
     """Draws of (f, df/da, df/dc) for linear attention, one for each row of a and c."""
     n, D = a.shape
@@ -83,17 +78,15 @@ def _unit(vector: Float[Array, " D"]) -> tuple[Float[Array, ""], Float[Array, " 
     return length, vector / jnp.where(length > 0, length, 1.0)
 
 
-def _dot(x: Array, y: Array) -> Array:
-    return jnp.matmul(x, y, precision="highest")
-
-
 def _outside(normals: Array, along: Array, across: Array) -> Array:
     """The projection on the complement of both directions."""
     normals = normals - jnp.sum(normals * along) * along
     return normals - jnp.sum(normals * across) * across
 
 
-def _chi_squares(key: Key[Array, ""], freedom: int, n: int, dtype: jnp.dtype) -> Float[Array, " n"]:
-    if freedom == 0:
-        return jnp.zeros(n, dtype)
-    return 2 * jax.random.gamma(key, freedom / 2, (n,), dtype)
+def _chi_squares(
+    key: Key[Array, ""], freedom: Float[Array, ""], n: int, dtype: jnp.dtype
+) -> Float[Array, " n"]:
+    """Zero for no degree of freedom."""
+    some = jnp.maximum(freedom, 1.0).astype(dtype)
+    return jnp.where(freedom > 0, 2 * jax.random.gamma(key, some / 2, (n,), dtype), 0.0)

@@ -39,14 +39,14 @@ class Layout(NamedTuple):
 def weighted_sums(
     key: UInt32[Array, " 2"],
     prompts: UInt32[Array, " n"],
-    sigma: Float[Array, ""],
-    L: Array | int,
+    sigma: Float[Array, "#n"],
+    L: UInt32[Array, "#n"],
     capacity: int,
     layout: Layout,
 ) -> tuple[Float[Array, "n first"], Float[Array, "n second"]]:
-    """The sums of the prompts named; `L` may be traced, `capacity` is the static number of counters that holds it."""
+    """The sums of the prompts named, each with its own deviation of scores and length; `capacity` counters hold the longest."""
     by_blocks = partial(_by_blocks, capacity=capacity, layout=layout)
-    L = jnp.asarray(L, jnp.uint32)
+    sigma, L = (jnp.broadcast_to(a, prompts.shape) for a in (sigma, L))
     if jax.default_backend() != "gpu" or sigma.dtype != jnp.float32:
         return by_blocks(key, prompts, sigma, L)
     fused = partial(fused_sums, capacity=capacity, layout=layout)
@@ -113,7 +113,7 @@ def _by_blocks(
 ) -> tuple[Array, Array]:
     block = min(_BLOCK, capacity)
 
-    def of_block(prompt: Array, index: Array) -> _Summary:
+    def of_block(prompt: Array, sigma: Array, L: Array, index: Array) -> _Summary:
         counter = index.astype(jnp.uint32) * jnp.uint32(block) + jax.lax.iota(jnp.uint32, block)
         tokens = _drawn(key, prompt, counter, sigma, L, layout)
         top = jnp.max(jnp.stack([jnp.max(token.top) for token in tokens]))
@@ -128,16 +128,19 @@ def _by_blocks(
         ]
         return _Summary(top, *added)
 
-    def one(prompt: Array) -> tuple[Array, Array]:
-        summary = of_block(prompt, jnp.uint32(0))
+    def one(prompt: tuple[Array, Array, Array]) -> tuple[Array, Array]:
+        summary = of_block(*prompt, jnp.uint32(0))
         if capacity > block:
-            used = (L - 1) // jnp.uint32(layout.per_counter * block) + 1
+            used = (prompt[2] - 1) // jnp.uint32(layout.per_counter * block) + 1
             summary = jax.lax.fori_loop(
-                jnp.uint32(1), used, lambda i, sums: sums.plus(of_block(prompt, i)), summary
+                jnp.uint32(1), used, lambda i, sums: sums.plus(of_block(*prompt, i)), summary
             )
         return jnp.stack(summary.first), jnp.stack(summary.second)
 
-    return jax.lax.map(one, prompts, batch_size=max(1, _NUMBERS // block))
+    at_once = max(1, _NUMBERS // block)
+    if len(prompts) <= at_once:
+        return jax.vmap(one)((prompts, sigma, L))
+    return jax.lax.map(one, (prompts, sigma, L), batch_size=at_once)
 
 
 def fused_sums(
@@ -160,6 +163,9 @@ def fused_sums(
         words, prompt = (key_ref[0], key_ref[1]), prompt_ref[0]
         start = pl.program_id(1) * turns
         lane = jax.lax.iota(jnp.uint32, _LANES)
+        # a shorter prompt than the capacity holds ends earlier
+        needed = (length_ref[0] - 1) // jnp.uint32(layout.per_counter * _LANES) + 1
+        last = jnp.clip(needed.astype(jnp.int32) - start, 0, turns)
 
         def turn(i: Array, sums: _Summary) -> _Summary:
             counter = ((start + i) * _LANES).astype(jnp.uint32) + lane
@@ -182,7 +188,7 @@ def fused_sums(
 
         zero = jnp.zeros(_LANES, jnp.float32)
         empty = _Summary(zero + _NOTHING, [zero] * layout.first, [zero] * layout.second)
-        total = jax.lax.fori_loop(jnp.int32(0), jnp.int32(turns), turn, empty).total(0)
+        total = jax.lax.fori_loop(jnp.int32(0), last, turn, empty).total(0)
         for place, value in enumerate((total.top, *total.first, *total.second)):
             out_ref[0, 0, place] = value
 
@@ -191,14 +197,12 @@ def fused_sums(
         grid=(n, parts),
         in_specs=[
             pl.BlockSpec((2,), lambda r, c: (0,)),
-            pl.BlockSpec((1,), lambda r, c: (r,)),
-            pl.BlockSpec((1,), lambda r, c: (0,)),
-            pl.BlockSpec((1,), lambda r, c: (0,)),
+            *(pl.BlockSpec((1,), lambda r, c: (r,)) for _ in range(3)),
         ],
         out_specs=pl.BlockSpec((1, 1, widths), lambda r, c: (r, c, 0)),
         out_shape=jax.ShapeDtypeStruct((n, parts, widths), jnp.float32),
         interpret=interpret,
-    )(key, prompts, sigma[None], L[None])
+    )(key, prompts, sigma, L)
     columns = list(jnp.moveaxis(out, -1, 0))
     found = _Summary(columns[0], columns[1 : 1 + layout.first], columns[1 + layout.first :])
     total = found.total(1)

@@ -10,13 +10,14 @@ drawn, how they are batched, or where.
 """
 
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax.sharding import Mesh
 from jaxtyping import Array, Float, Key, UInt32
 
-from .. import _checks
+from .. import _checks, _devices
 from .._typing import ArrayInput, KeyInput
 from ..attention import Head
 from ..attention.softmax import queries_of, tilts_of
@@ -31,11 +32,19 @@ _LONGEST = 2**32  # tokens of a prompt have 32-bit names
 
 
 def sample_outputs(
-    key: KeyInput, head: Head, mu: AbstractMeasure, z: ArrayInput, L: int, n: int
+    key: KeyInput,
+    head: Head,
+    mu: AbstractMeasure,
+    z: ArrayInput,
+    L: int,
+    n: int,
+    *,
+    mesh: Mesh | None = None,
 ) -> Float[Array, "n m"]:
     """N independent draws of T[mu_L](z) for Gaussian tokens, exact in law, in the precision of the measure.
 
-    **Arguments:** one query `z` of shape (d,), a whole number `L` of tokens (1e8 is fine), the number `n` of prompts.
+    **Arguments:** one query `z` of shape (d,), a whole number `L` of tokens (1e8 is fine), the number `n` of prompts. With a `mesh` the
+    prompts are spread over its devices: the same draws, key for key.
 
     >>> import jax, jax.numpy as jnp
     >>> import largeprompt as lp
@@ -45,7 +54,8 @@ def sample_outputs(
     (5, 2)
     """
     mu, z, L, n = _one_query("sample_outputs", head, mu, z, L, n)
-    return _sample_outputs(_checks.key(key), head, mu, z, L, capacity_for(L, _SCORES), n)
+    shared = (_checks.key(key), head, mu, z, jnp.asarray(L, jnp.uint32))
+    return _sampled(_outputs, shared, n, mesh, capacity=capacity_for(L, _SCORES))
 
 
 class GradientSamples(NamedTuple):
@@ -63,6 +73,8 @@ def sample_gradients(
     L: int,
     n: int,
     cotangent: ArrayInput,
+    *,
+    mesh: Mesh | None = None,
 ) -> GradientSamples:
     """N independent draws of the gradient of <y, T[mu_L](z)> in (U, V), y the `cotangent` of shape (m,), exact in law.
 
@@ -79,8 +91,24 @@ def sample_gradients(
     """
     mu, z, L, n = _one_query("sample_gradients", head, mu, z, L, n)
     y = _checks.shaped("cotangent", _checks.finite("cotangent", cotangent), (head.out_dim,))
-    capacity = capacity_for(L, _SCORES_AND_VALUES)
-    return _sample_gradients(_checks.key(key), head, mu, z, y.astype(mu.dtype), L, capacity, n)
+    y, length = y.astype(mu.dtype), jnp.asarray(L, jnp.uint32)
+    shared = (_checks.key(key), head, mu, z, y, length)
+    return _sampled(_gradients, shared, n, mesh, capacity=capacity_for(L, SCORES_AND_VALUES))
+
+
+def _sampled(one_part: Any, shared: tuple, n: int, mesh: Mesh | None, *, capacity: int) -> Any:
+    """`one_part(shared, prompts)` for prompts 0, .., n - 1, on one device or spread over a mesh."""
+    if mesh is None:
+        return _on_one_device(one_part, shared, n, capacity)
+    mesh = _devices.checked_mesh(mesh)
+    prompts = jnp.arange(_devices.padded_size(n, mesh), dtype=jnp.uint32)
+    found = _devices.spread(one_part, mesh, shared, prompts, capacity=capacity)
+    return jax.tree.map(lambda leaf: leaf[:n], found)
+
+
+@partial(jax.jit, static_argnames=("one_part", "n", "capacity"))
+def _on_one_device(one_part: Any, shared: tuple, n: int, capacity: int) -> Any:
+    return one_part(shared, jnp.arange(n, dtype=jnp.uint32), capacity=capacity)
 
 
 def _one_query(
@@ -135,28 +163,58 @@ def _score_and_value(g: Array, e: Array):
 
 
 _SCORES = Layout(_two_scores, per_counter=2, first=2, second=1)
-_SCORES_AND_VALUES = Layout(_score_and_value, per_counter=1, first=6, second=6)
+SCORES_AND_VALUES = Layout(_score_and_value, per_counter=1, first=6, second=6)
 
 
-def _streams(key: Key[Array, ""], n: int) -> tuple[Array, Array, UInt32[Array, " n"]]:
-    """Key words of the tokens and of the rest of a prompt, and the names of n prompts."""
-    return (
-        words(jax.random.fold_in(key, 0)),
-        words(jax.random.fold_in(key, 1)),
-        jnp.arange(n, dtype=jnp.uint32),
+class FrameMoments(NamedTuple):
+    """Of a prompt with values v_i = alpha g_i + beta e_i: weighted means of g and e, weighted covariances of v with them, and
+
+    the residual r of a token outside both directions: sum p_i r_i = spread N, sum p_i (v_i - v) r_i = slope N + left N' for
+    independent standard normals N and N' (times the root of the residual's covariance).
+    """
+
+    mean_g: Array
+    mean_e: Array
+    cov_g: Array
+    cov_e: Array
+    spread: Array
+    slope: Array
+    left: Array
+
+
+def frame_moments(
+    first: Float[Array, " 6"], second: Float[Array, " 6"], alpha: Array, beta: Array
+) -> FrameMoments:
+    """From the sums of w and w^2 times (1, g, e, g^2, ge, e^2)."""
+    total = first[0]
+    _, g, e, gg, ge, ee = first / total
+    q, qg, qe, qgg, qge, qee = second / total**2
+    v = alpha * g + beta * e
+    # the residuals enter both sums with covariance [[sum p^2 (v_i-v)^2, sum p^2 (v_i-v)], [., sum p^2]] times theirs
+    q1 = alpha * qg + beta * qe - v * q
+    q2 = alpha**2 * qgg + 2 * alpha * beta * qge + beta**2 * qee
+    q2 = q2 - 2 * v * (alpha * qg + beta * qe) + v**2 * q
+    spread = jnp.sqrt(q)
+    slope = q1 / spread
+    return FrameMoments(
+        g,
+        e,
+        alpha * (gg - g * g) + beta * (ge - g * e),
+        alpha * (ge - g * e) + beta * (ee - e * e),
+        spread,
+        slope,
+        jnp.sqrt(jnp.maximum(q2 - slope**2, 0.0)),
     )
 
 
-@partial(jax.jit, static_argnames=("capacity", "n"))
-def _sample_outputs(
-    key: Key[Array, ""],
-    head: Head,
-    mu: Gaussian,
-    z: Float[Array, " d"],
-    L: Array | int,
-    capacity: int,
-    n: int,
-) -> Float[Array, "n m"]:
+def _streams(key: Key[Array, ""]) -> tuple[Array, Array]:
+    """Key words of the tokens and of the rest of a prompt."""
+    return words(jax.random.fold_in(key, 0)), words(jax.random.fold_in(key, 1))
+
+
+def _outputs(shared: tuple, prompts: UInt32[Array, " n"], *, capacity: int) -> Float[Array, "n m"]:
+    """Outputs of the prompts named."""
+    key, head, mu, z, L = shared
     sigma, direction = _score_direction(head, mu, z)
     V = head.V.astype(mu.dtype)
     along = jnp.matmul(V, direction, precision="highest")
@@ -165,8 +223,8 @@ def _sample_outputs(
         jnp.matmul(jnp.matmul(V, residual, precision="highest"), V.T, precision="highest")
     )
     centre = jnp.matmul(V, mu.centre, precision="highest")
-    for_tokens, for_rest, prompts = _streams(key, n)
-    first, second = weighted_sums(for_tokens, prompts, sigma, L, capacity, _SCORES)
+    for_tokens, for_rest = _streams(key)
+    first, second = weighted_sums(for_tokens, prompts, sigma[None], L[None], capacity, _SCORES)
     mean_score, y2 = first[:, 1] / first[:, 0], second[:, 0] / first[:, 0] ** 2
     noise, _ = normal_pairs(for_rest, prompts[:, None], counters((1, len(V))), mu.dtype)
     return (
@@ -176,17 +234,9 @@ def _sample_outputs(
     )
 
 
-@partial(jax.jit, static_argnames=("capacity", "n"))
-def _sample_gradients(
-    key: Key[Array, ""],
-    head: Head,
-    mu: Gaussian,
-    z: Float[Array, " d"],
-    y: Float[Array, " m"],
-    L: Array | int,
-    capacity: int,
-    n: int,
-) -> GradientSamples:
+def _gradients(shared: tuple, prompts: UInt32[Array, " n"], *, capacity: int) -> GradientSamples:
+    """Gradients of the prompts named."""
+    key, head, mu, z, y, L = shared
     sigma, direction = _score_direction(head, mu, z)
     covector = jnp.matmul(y, head.V.astype(mu.dtype), precision="highest")  # v_i = <covector, x_i>
     residual = mu.covariance - jnp.outer(direction, direction)
@@ -197,37 +247,19 @@ def _sample_gradients(
     alpha = covector @ direction
 
     # v_i - <covector, m> = alpha g_i + beta e_i with g_i, e_i independent normals
-    for_tokens, for_rest, prompts = _streams(key, n)
-    sums = weighted_sums(for_tokens, prompts, sigma, L, capacity, _SCORES_AND_VALUES)
+    for_tokens, for_rest = _streams(key)
+    sums = weighted_sums(for_tokens, prompts, sigma[None], L[None], capacity, SCORES_AND_VALUES)
     normals = normal_pairs(for_rest, prompts[:, None], counters((1, mu.dim)), mu.dtype)
 
     def one(
         first: Float[Array, " 6"], second: Float[Array, " 6"], *normals: Float[Array, " d"]
     ) -> tuple[Array, Array]:
-        total = first[0]
-        _, g, e, gg, ge, ee = first / total
-        q, qg, qe, qgg, qge, qee = second / total**2
-        v = alpha * g + beta * e
-        # sum p (v_i - v) x_i along the two directions, and sum p x_i
-        cov_g, cov_e = (
-            alpha * (gg - g * g) + beta * (ge - g * e),
-            alpha * (ge - g * e) + beta * (ee - e * e),
-        )
-        # the residuals enter both with covariance [[sum p^2 (v_i-v)^2, sum p^2 (v_i-v)], [., sum p^2]] times theirs
-        q1 = alpha * qg + beta * qe - v * q
-        q2 = (
-            alpha**2 * qgg
-            + 2 * alpha * beta * qge
-            + beta**2 * qee
-            - 2 * v * (alpha * qg + beta * qe)
-            + v**2 * q
-        )
+        found = frame_moments(first, second, alpha, beta)
         noise = [jnp.matmul(part, root, precision="highest") for part in normals]
-        by_mean = jnp.sqrt(q)
-        slope = q1 / by_mean
-        rest = jnp.sqrt(jnp.maximum(q2 - slope**2, 0.0))
-        mean = mu.centre + g * direction + e * second_direction + by_mean * noise[0]
-        moved = cov_g * direction + cov_e * second_direction + slope * noise[0] + rest * noise[1]
+        mean = found.mean_g * direction + found.mean_e * second_direction
+        mean = mu.centre + mean + found.spread * noise[0]
+        moved = found.cov_g * direction + found.cov_e * second_direction
+        moved = moved + found.slope * noise[0] + found.left * noise[1]
         return jnp.outer(moved, z), jnp.outer(y, mean)
 
     return GradientSamples(*jax.vmap(one)(*sums, *normals))

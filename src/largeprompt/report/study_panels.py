@@ -5,6 +5,7 @@ from collections.abc import Callable
 import numpy as np
 import xarray as xr
 
+from . import training_panels
 from .panels import Panel, Series, Style, default_panels
 
 _LENGTH = "prompt length $L$"
@@ -211,4 +212,7 @@ PANELS: dict[str, Callable[[xr.Dataset], list[Panel]]] = {
     "regimes": _regimes,
     "depth": _depth,
     "finite-length-risk": _finite_length_risk,
+    "theorem-4.3": training_panels.theorem_4_3,
+    "theorem-5.1": training_panels.theorem_5_1,
+    "section-6": training_panels.section_6,
 }

@@ -11,7 +11,10 @@ from . import (
     proposition_3_1,
     proposition_3_4,
     regimes,
+    section_6,
     softmax_operator,
+    theorem_4_3,
+    theorem_5_1,
 )
 from .base import Check as Check
 from .base import Findings as Findings
@@ -35,5 +38,8 @@ STUDIES: dict[str, Study] = {
         regimes,
         depth,
         finite_length_risk,
+        theorem_4_3,
+        theorem_5_1,
+        section_6,
     )
 }

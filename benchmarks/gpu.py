@@ -1,0 +1,362 @@
+"""One GPU: are the kernels right, and how fast are they? `python benchmarks/gpu.py` needs this repository and jax alone.
+
+Correctness first: what fails there stops the run before any time is taken. Peers in PyTorch are timed where torch with CUDA is installed.
+Tables go to the screen and, with `--record`, to benchmarks/results/gpu.md and gpu.json.
+"""
+
+import json
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from datetime import date
+from functools import partial
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+import largeprompt as lp
+from largeprompt.attention.engines import empirical_moments
+from largeprompt.dynamics import published_experiment
+from largeprompt.dynamics.experiment import PUBLISHED
+from largeprompt.dynamics.oracles import OracleName
+from largeprompt.prompts._weighted_sums import capacity_for, weighted_sums
+from largeprompt.prompts.normals import words
+from largeprompt.prompts.sampling import _SCORES, SCORES_AND_VALUES
+
+torch: Any = None  # an optional peer
+if find_spec("torch"):
+    import torch  # pyright: ignore[reportMissingImports]
+
+    torch = torch if torch.cuda.is_available() else None
+
+Row = dict[str, Any]
+_KEY = words(jax.random.key(0))
+
+
+def seconds(call: Callable[[], Any], rounds: int = 15) -> tuple[float, float, float, float]:
+    """(median, fastest, slowest, first) of a call that ends on the host."""
+    start = time.perf_counter()
+    call()
+    first = time.perf_counter() - start
+    call()
+    times = []
+    for _ in range(rounds):
+        start = time.perf_counter()
+        call()
+        times.append(time.perf_counter() - start)
+    return statistics.median(times), min(times), max(times), first
+
+
+def _wait(call: Callable[[], Any]) -> Callable[[], Any]:
+    return lambda: jax.block_until_ready(call())
+
+
+def _in_torch(call: Callable[[], Any]) -> Callable[[], None]:
+    assert torch is not None
+
+    def waited() -> None:
+        call()
+        torch.cuda.synchronize()
+
+    return waited
+
+
+def _prompt(L: int, d: int, dtype: Any) -> jax.Array:
+    return jax.random.normal(jax.random.key(1), (L, d), jnp.float32).astype(dtype)
+
+
+def _tilts(q: int, d: int) -> jax.Array:
+    return jax.random.normal(jax.random.key(2), (q, d), jnp.float32) / np.sqrt(d)
+
+
+# --- correctness -------------------------------------------------------------------------------------------------------------------
+
+
+def check() -> list[str]:
+    """Every kernel beside float64; an assertion stops the run."""
+    lines = []
+
+    def found(what: str, error: Any, bound: float) -> None:
+        error = float(error)
+        assert error <= bound, f"{what}: {error:.2e} > {bound:.0e}"
+        lines.append(f"- {what}: {error:.1e} (at most {bound:.0e})")
+
+    for q, dtype, with_cov, bound in (
+        (1, jnp.float32, True, 1e-5),
+        (3, jnp.float32, False, 1e-5),
+        (1000, jnp.float32, False, 1e-5),
+        (1, jnp.bfloat16, True, 1e-5),
+        (1000, jnp.bfloat16, False, 2e-4),
+    ):
+        L = 100_003 if q == 1 else 20_001
+        points, tilts = _prompt(L, 48, dtype), 3 * _tilts(q, 48)
+        ours = empirical_moments(lp.Empirical(points), tilts, with_cov=with_cov, engine="fused")
+        x, u = (np.asarray(a.astype(jnp.float32), np.float64) for a in (points, tilts))
+        scores = u @ x.T
+        p = np.exp(scores - scores.max(axis=1, keepdims=True))
+        p /= p.sum(axis=1, keepdims=True)
+        mean = p @ x
+        error = np.abs(np.asarray(ours.mean) - mean).max()
+        name = f"attention, {q} queries, {jnp.dtype(dtype).name} tokens, L = {L}"
+        found(f"{name}: mean, beside NumPy float64", error, bound)
+        if with_cov:
+            assert ours.cov is not None
+            cov = np.einsum("n,ni,nj->ij", p[0], x, x, optimize=True) - np.outer(mean[0], mean[0])
+            found(f"{name}: covariance", np.abs(np.asarray(ours.cov[0]) - cov).max(), 5 * bound)
+    # scores of size 50: TensorFloat-32 products would be wrong by 0.02
+    head = lp.Head(U=8 * np.eye(64, dtype=np.float32), V=np.eye(64, dtype=np.float32))
+    points, z = _prompt(5000, 64, jnp.float32), _tilts(9, 64)
+    single = lp.attend(head, lp.Empirical(points), z)
+    x, u = np.asarray(points, np.float64), 8 * np.asarray(z, np.float64)
+    p = np.exp(u @ x.T - (u @ x.T).max(axis=1, keepdims=True))
+    double = p @ x / p.sum(axis=1, keepdims=True)
+    found(
+        "no TensorFloat-32 in scores: attend in float32 beside float64",
+        np.abs(single - double).max(),
+        1e-5,
+    )
+    for layout, name in ((_SCORES, "scores"), (SCORES_AND_VALUES, "scores and values")):
+        for L, n in ((1, 9), (1000, 64), (3_000_001, 3)):
+            with jax.enable_x64(True):
+                prompts = jnp.arange(n, dtype=jnp.uint32)
+                length = jnp.full(n, L, jnp.uint32)
+                room = capacity_for(L, layout)
+                both = [
+                    jax.jit(weighted_sums, static_argnames=("capacity", "layout"))(
+                        _KEY, prompts, jnp.full(n, 1.5, dtype), length, capacity=room, layout=layout
+                    )
+                    for dtype in (jnp.float32, jnp.float64)
+                ]
+            ratios = [np.asarray(f[:, 1:] / f[:, :1], np.float64) for f, _ in both]
+            found(
+                f"sampler, {name}, L = {L}: the same prompts as in float64",
+                np.abs(ratios[0] - ratios[1]).max(),
+                1e-4,
+            )
+    mu, z = lp.Gaussian(np.zeros(6, np.float32), np.eye(6, dtype=np.float32)), np.ones(6) / 2
+    head = lp.Head(U=np.eye(6, dtype=np.float32), V=np.eye(6, dtype=np.float32))
+    for L, n in ((10, 200_000), (1000, 200_000)):
+        outputs = np.asarray(lp.sample_outputs(jax.random.key(5), head, mu, z, L, n), np.float64)
+        squares = np.sum((outputs - z) ** 2, axis=1)
+        exact = float(lp.output_error(head, mu, z, float(L)))
+        score = abs(squares.mean() - exact) / squares.std() * np.sqrt(n)
+        found(f"sampled output error, L = {L}: standard errors from the exact one", score, 5.0)
+    return lines
+
+
+# --- speed -------------------------------------------------------------------------------------------------------------------------
+
+
+def row(
+    what: str, unit: str, rate: float, timing: tuple, peers: dict[str, float], limit: float | None
+) -> Row:
+    """A line of the table: our rate beside those of the peers and the limit, all in one unit."""
+    median, fastest, slowest, first = timing
+    return {
+        "what": what,
+        "unit": unit,
+        "ours": rate,
+        "spread": (rate * median / slowest, rate * median / fastest),
+        "first call, s": first,
+        "peers": peers,
+        "ratio": rate / max(peers.values()) if peers else None,
+        "limit": limit,
+        "fraction": rate / limit if limit else None,
+    }
+
+
+def copy_bandwidth() -> float:
+    """TB/s read and written by a device-to-device copy, one call at a time as everything else here."""
+    x = jnp.zeros(640_000_000, jnp.float32)
+    median, *_ = seconds(_wait(partial(jax.jit(lambda x: x + 1), x)))
+    return 2 * x.nbytes / median / 1e12
+
+
+def attention_rows(bandwidth: float) -> list[Row]:
+    """One query over 1e7 tokens; 1,000 queries over 1e6 tokens."""
+    rows = []
+    for dtype in (jnp.float32, jnp.bfloat16):
+        L, d = 10**7, 64
+        points, tilts = _prompt(L, d, dtype), _tilts(1, d)
+        prompt = lp.Empirical(points)
+        call = jax.jit(lambda p, t: empirical_moments(p, t).mean)
+        timing = seconds(_wait(partial(call, prompt, tilts)))
+        gigabytes = points.nbytes / 1e12
+        plain = jax.jit(lambda x, u: jax.nn.softmax(jnp.matmul(x, u, precision="highest")) @ x)
+        u = tilts[0].astype(dtype)
+        peers = {"plain JAX": gigabytes / seconds(_wait(partial(plain, points, u)))[0]}
+        for name, peer in _torch_attention(points, tilts).items():
+            peers[name] = gigabytes / seconds(peer, rounds=5)[0]
+        name = f"one query, L = 1e7, d = 64, {jnp.dtype(dtype).name}"
+        rows.append(row(name, "TB/s", gigabytes / timing[0], timing, peers, bandwidth))
+        del points, prompt
+        L, q = 10**6, 1000
+        points, tilts = _prompt(L, d, dtype), _tilts(q, d)
+        timing = seconds(_wait(partial(call, lp.Empirical(points), tilts)), rounds=7)
+        work = 4 * q * L * d / 1e12
+        peers = {}
+        for name, peer in _torch_attention(points, tilts, plain=False).items():
+            peers[name] = work / seconds(peer, rounds=5)[0]
+        name = f"1,000 queries, L = 1e6, d = 64, {jnp.dtype(dtype).name}"
+        rows.append(row(name, "TFLOP/s", work / timing[0], timing, peers, None))
+    return rows
+
+
+def _torch_attention(points: jax.Array, tilts: jax.Array, plain: bool = True) -> dict:
+    if torch is None:
+        return {}
+    kind = torch.float32 if points.dtype == jnp.float32 else torch.bfloat16
+    x = torch.from_numpy(np.array(points.astype(jnp.float32))).cuda().to(kind)
+    u = torch.from_numpy(np.array(tilts)).cuda().to(kind)
+    sdpa = torch.nn.functional.scaled_dot_product_attention
+    found = {
+        "torch SDPA": _in_torch(
+            lambda: sdpa(u[None, None], x[None, None], x[None, None], scale=1.0)
+        )
+    }
+    if plain:
+        found["torch softmax"] = _in_torch(lambda: torch.softmax(x @ u[0], 0) @ x)
+    return found
+
+
+def sampling_rows() -> list[Row]:
+    """Scores a second of `sample_outputs` at d = 6, beside sampling whole tokens."""
+    d, rows = 6, []
+    mu = lp.Gaussian(np.zeros(d, np.float32), np.eye(d, dtype=np.float32))
+    head = lp.Head(U=np.eye(d, dtype=np.float32), V=np.eye(d, dtype=np.float32)[:1])
+    z = np.ones(d, np.float32) / np.float32(np.sqrt(d))
+    for L, n in ((1000, 10**6), (10**6, 4000)):
+        ours = _wait(lambda L=L, n=n: lp.sample_outputs(jax.random.key(0), head, mu, z, L, n))
+        timing = seconds(ours, rounds=7)
+        few = max(1, 2 * 10**8 // L)
+
+        @jax.jit
+        def whole(key: jax.Array, L: int = L, few: int = few) -> jax.Array:
+            tokens = jax.random.normal(key, (few, L, d))
+            return jnp.einsum("nl,nl->n", jax.nn.softmax(tokens @ z, axis=1), tokens[..., 0])
+
+        peers = {
+            "JAX, whole tokens": few
+            * L
+            / seconds(_wait(partial(whole, jax.random.key(0))), 5)[0]
+            / 1e9
+        }
+        if torch is not None:
+            direction = torch.from_numpy(z).cuda()
+
+            def in_torch(L: int = L, few: int = few, direction: Any = direction) -> Any:
+                tokens = torch.randn(few, L, d, device="cuda")
+                return (torch.softmax(tokens @ direction, 1) * tokens[..., 0]).sum(1)
+
+            peers["torch, whole tokens"] = few * L / seconds(_in_torch(in_torch), 5)[0] / 1e9
+        name = f"sampled outputs, d = 6, L = {L:,}, {n:,} prompts"
+        rows.append(row(name, "1e9 tokens/s", n * L / timing[0] / 1e9, timing, peers, None))
+    return rows
+
+
+def experiment_rows(steps: dict[OracleName, int]) -> list[Row]:
+    """The published experiment, all 38 runs: steps a second, 300,000 of them asked for."""
+    rows = []
+    loop = _torch_loop()
+    for oracle, count in steps.items():
+        start = time.perf_counter()
+        published_experiment(steps=1000, oracle=oracle, references=False)
+        first = time.perf_counter() - start
+        start = time.perf_counter()
+        found = published_experiment(steps=count, oracle=oracle, references=False)
+        spent = time.perf_counter() - start
+        assert np.all(np.isfinite(found.final_risk))
+        rate = count / spent
+        peers = {"torch loop, projected": 1 / loop} if loop else {}
+        name = f"38 runs x {count:,} steps, oracle {oracle}: {spent:.1f} s"
+        rows.append(row(name, "steps/s", rate, (spent, spent, spent, first), peers, None))
+    return rows
+
+
+def _torch_loop() -> float | None:
+    """Seconds for one step of all 38 runs of the published loop on this machine: data made on the CPU, training on the GPU."""
+    if torch is None:
+        return None
+    D, n, d = PUBLISHED.inputs + 1, PUBLISHED.batch, PUBLISHED.inputs
+    measured = []
+    for L in (10, 100, 1000):
+        layers = [torch.nn.Linear(D, k, bias=False).cuda() for k in (D, D, D, 1)]
+        optimiser = torch.optim.SGD([w for m in layers for w in m.parameters()], lr=1e-3)
+
+        def step(L: int = L, layers: list = layers, optimiser: Any = optimiser) -> None:
+            x, w = torch.randn(n, L, d), torch.randn(n, d, 1)
+            tokens = torch.cat([x, x @ w], dim=2).cuda()
+            query, target = torch.randn(n, 1, D).cuda(), torch.randn(n).cuda()
+            k, q, v, o = layers
+            weights = torch.softmax(q(query) @ k(tokens).transpose(1, 2) * D**-0.5, dim=-1)
+            optimiser.zero_grad()
+            torch.mean((o(weights @ v(tokens))[:, 0, 0] - target) ** 2).backward()
+            optimiser.step()
+
+        measured.append(seconds(_in_torch(step), rounds=30)[0])
+    return 2 * float(np.interp(PUBLISHED.lengths, (10, 100, 1000), measured).sum())
+
+
+def table(rows: list[Row], bandwidth: float) -> str:
+    """Markdown."""
+    lines = [
+        "| what | unit | ours (slowest to fastest) | peers | ours / best peer | limit | fraction | first call, s |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for r in rows:
+        peers = ", ".join(f"{name} {rate:.3g}" for name, rate in r["peers"].items()) or "none here"
+        ratio = f"{r['ratio']:.3g}" if r["ratio"] else ""
+        limit = f"{r['limit']:.3g}" if r["limit"] else ""
+        fraction = f"{r['fraction']:.0%}" if r["fraction"] else ""
+        spread = f"{r['ours']:.3g} ({r['spread'][0]:.3g} to {r['spread'][1]:.3g})"
+        cells = (
+            r["what"],
+            r["unit"],
+            spread,
+            peers,
+            ratio,
+            limit,
+            fraction,
+            f"{r['first call, s']:.2g}",
+        )
+        lines.append("| " + " | ".join(cells) + " |")
+    lines.append(f"\nThe limit is the copy bandwidth measured in this run: {bandwidth:.2f} TB/s.")
+    return "\n".join(lines)
+
+
+def main(record: bool, steps: int = PUBLISHED.steps) -> None:
+    """Check, time, print, and keep if asked."""
+    device = jax.devices()[0]
+    if device.platform != "gpu":
+        raise SystemExit(f"this benchmark needs a GPU that JAX can see; it sees {device}")
+    versions = (
+        f"jax {jax.__version__}, Python {sys.version.split()[0]}, largeprompt {lp.__version__}"
+    )
+    if torch is not None:
+        versions += f", torch {torch.__version__}"
+    where = f"{device.device_kind}; {versions}; {date.today()}"
+    checks = check()
+    print("\n".join(checks), flush=True)
+    bandwidth = copy_bandwidth()
+    rows = attention_rows(bandwidth) + sampling_rows()
+    rows += experiment_rows({"exact": steps, "reduced": steps})
+    text = (
+        f"# One GPU\n\n{table(rows, bandwidth)}\n\n## Checked before\n\n"
+        + "\n".join(checks)
+        + f"\n\nMade by `python benchmarks/gpu.py --record` on {where}.\n"
+    )
+    print(text)
+    if record:
+        out = Path(__file__).parent / "results"
+        (out / "gpu.md").write_text(text)
+        stored = {"where": where, "copy TB/s": bandwidth, "rows": rows, "checks": checks}
+        (out / "gpu.json").write_text(json.dumps(stored, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main("--record" in sys.argv[1:])
