@@ -81,8 +81,8 @@ def published_init(key: Key[Array, ""]) -> FactoredParams:
     D = PUBLISHED.inputs + 1
     shapes = ((D, D), (D, D), (D, D), (1, D))
     bound = D**-0.5
-    draws = [
-        jax.random.uniform(k, shape, minval=-bound, maxval=bound)
+    draws = [  # in float32 whatever JAX's default, which would draw other numbers
+        jax.random.uniform(k, shape, jnp.float32, minval=-bound, maxval=bound)
         for k, shape in zip(jax.random.split(key, 4), shapes, strict=True)
     ]
     return FactoredParams(*draws, scale=bound)

@@ -94,7 +94,7 @@ STUDY = Study(
         "alpha": 0.5,
         "time": 4.0,
         "lengths": [1e2, 1e3, 1e4, 1e6],
-        "sampled_lengths": [10, 100, 1000],
+        "sampled_lengths": [20, 500],
     },
     full={
         "variances": [1.0, 0.7, 0.5, 0.35, 0.25],
