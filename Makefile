@@ -8,7 +8,7 @@ INSTALLED := $(VENV)/.installed
 .PHONY: test check reproduce bench format clean python-is-ready
 
 test: $(INSTALLED) check
-	$(BIN)/python -m pytest -n 3 --dist loadgroup --no-loadscope-reorder
+	$(BIN)/python -m pytest -n logical --maxprocesses 4
 
 check: $(INSTALLED)
 	$(BIN)/ruff check .
@@ -16,11 +16,12 @@ check: $(INSTALLED)
 	$(BIN)/pyright --pythonpath $(BIN)/python
 
 reproduce: $(INSTALLED)
-	$(BIN)/largeprompt reproduce --resume
+	$(BIN)/largeprompt reproduce --resume --workers 2
 
 bench: $(INSTALLED)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[peers]'
 	$(BIN)/python -m benchmarks
+	$(BIN)/python -m benchmarks.page
 
 format: $(INSTALLED)
 	$(BIN)/ruff check --fix .

@@ -2,7 +2,7 @@
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
@@ -11,12 +11,14 @@ import numpy as np
 import optax
 import torch  # pyright: ignore[reportMissingImports]  # an optional extra
 
+import largeprompt as lp
 from largeprompt.dynamics.descent import advance
 from largeprompt.dynamics.experiment import PUBLISHED, published_init, published_task
 from largeprompt.dynamics.oracles import OracleName, make_oracle
 from largeprompt.icl.task import Attention
 
-from .timing import race, table
+from .rows import Row
+from .timing import Timing, race
 
 _D = PUBLISHED.inputs + 1
 _ORACLES: tuple[OracleName, ...] = ("prompts", "reduced", "exact")
@@ -135,8 +137,8 @@ def _contestants(L: int, attention: Attention) -> dict[str, Callable[[int], obje
     }
 
 
-def _per_step(contestants: dict[str, Callable[[int], object]]) -> dict[str, float]:
-    """Median seconds a step, the contestants taking turns of about a third of a second."""
+def _per_step(contestants: dict[str, Callable[[int], object]]) -> dict[str, Timing]:
+    """Seconds a step, the contestants taking turns of about a third of a second."""
     counts = {}
     for name, go in contestants.items():
         go(2)  # compiles
@@ -145,49 +147,54 @@ def _per_step(contestants: dict[str, Callable[[int], object]]) -> dict[str, floa
         counts[name] = max(1, int(4 * 0.3 / (time.perf_counter() - start)))
     calls = {name: lambda n=name, go=go: go(counts[n]) for name, go in contestants.items()}
     times = race(calls, rounds=5, seconds=0.01)
-    return {name: times[name].median / counts[name] for name in contestants}
+    return {name: times[name].scaled(1 / counts[name]) for name in contestants}
 
 
-def sgd_step(lengths: tuple[int, ...] = (10, 100, 1000, 10_000)) -> str:
-    """One SGD step (batch 128, d = 5, softmax): milliseconds, and in brackets how many times faster than the faster PyTorch.
+def sgd_step(lengths: tuple[int, ...] = (10, 100, 1000, 10_000)) -> Iterator[Row]:
+    """One SGD step (batch 128, d = 5, softmax). Peers: PyTorch as the published loop is written (data made on the CPU, keys and
 
-    PyTorch as the published loop is written: data made on the CPU, keys and values of every token, one optimiser step a batch; plain
-    JAX the same in a compiled loop. Ours: `prompts` draws whole prompts, `reduced` the same law of gradients from two normals a token,
-    `exact` the conditional expectation given task and query.
+    values of every token, one optimiser step a batch), plain JAX the same in a compiled loop. Ours: `prompts` draws whole prompts,
+    `reduced` the same law of gradients from two normals a token, `exact` the conditional expectation given task and query.
     """
-    rows = []
     for L in lengths:
         found = _per_step(_contestants(L, "softmax"))
-        if not rows:
-            rows.append(["L", *found])
-        peer = _faster_torch(found)
-        rows.append([f"{L:,}", *(f"{t * 1e3:.3g} ({peer / t:.3g})" for t in found.values())])
+        peers = {name: t.median for name, t in found.items() if name not in _ORACLES}
+        for name in _ORACLES:
+            yield Row("one SGD step", f"{name}, L = {L:,}", found[name], peers)
     far = _per_step({"exact": _our_steps("exact", [(1e9, "softmax")])})["exact"]
-    rows.append(["1e9", *[""] * (len(rows[0]) - 2), f"{far * 1e3:.3g}"])
-    return table(rows)
+    yield Row("one SGD step", "exact, L = 1e9", far)
 
 
-def _faster_torch(found: dict[str, float]) -> float:
-    return min(value for name, value in found.items() if name.startswith("PyTorch"))
+def whole_experiment(lengths: tuple[int, ...] = (10, 100, 1000)) -> Iterator[Row]:
+    """All 38 runs of 300,000 steps, projected from slices at L = 10, 100, 1000, both attentions, linearly between them; the last row is
 
-
-def whole_experiment(lengths: tuple[int, ...] = (10, 100, 1000)) -> str:
-    """All 38 runs of 300,000 steps, in hours: projected from slices at L = 10, 100, 1000, both attentions, linearly between them.
-
-    The last row is measured with all 38 runs advancing together. Compilation (seconds a length) is left out.
+    measured with all 38 runs advancing together. Compilation (seconds a length) is left out.
     """
-    hours: dict[str, float] = {}
+    spent: dict[str, float] = {}
     for attention in PUBLISHED.attentions:
         measured = [_per_step(_contestants(L, attention)) for L in lengths]
         for name in measured[0]:
-            seconds = np.interp(PUBLISHED.lengths, lengths, [row[name] for row in measured])
-            hours[name] = hours.get(name, 0.0) + seconds.sum() * PUBLISHED.steps / 3600
+            medians = [row[name].median for row in measured]
+            seconds = np.interp(PUBLISHED.lengths, lengths, medians).sum() * PUBLISHED.steps
+            spent[name] = spent.get(name, 0.0) + float(seconds)
     kinds: list[tuple[float, Attention]] = [
         (float(L), a) for a in PUBLISHED.attentions for L in PUBLISHED.lengths
     ]
-    together = _per_step({"all": _our_steps("exact", kinds)})["all"]
-    hours["exact, 38 runs together"] = together * PUBLISHED.steps / 3600
-    rows = [["what", "hours for all 38 runs", "times faster than the faster PyTorch"]]
-    for name, spent in hours.items():
-        rows.append([name, f"{spent:.3g}", f"{_faster_torch(hours) / spent:.3g}"])
-    return table(rows)
+    together = _per_step({"all": _our_steps("exact", kinds)})["all"].scaled(PUBLISHED.steps)
+    peers = {name: t for name, t in spent.items() if name not in _ORACLES}
+    for name in ("reduced", "exact"):
+        total = spent[name]
+        yield Row("38 runs x 300,000 steps", name, Timing(total, total, total, 0.0), peers)
+    yield Row("38 runs x 300,000 steps", "exact, all runs together", together, peers)
+
+
+def flow() -> Iterator[Row]:
+    """An exact gradient flow to stationarity, d = 5, covariance 0.5^|i-j|, no noise, from the balanced initialisation."""
+    task = published_task("theory")
+    start = lp.balanced_init(task, PUBLISHED.alpha)
+    times = race(
+        {f"L = {L:g}": lambda L=L: lp.gradient_flow(task, start, L) for L in (1e2, 1e4, 1e9)},
+        rounds=3,
+    )
+    for name, timing in times.items():
+        yield Row("gradient flow, d = 5", name, timing)

@@ -1,7 +1,10 @@
 """Finite prompts: the exact error curve beside the Monte Carlo a user would write, and sampling exact in law."""
 
+import os
+import subprocess
+import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import jax
 import jax.numpy as jnp
@@ -10,7 +13,8 @@ import torch  # pyright: ignore[reportMissingImports]  # an optional extra
 
 import largeprompt as lp
 
-from .timing import race, table
+from .rows import Growth, Row
+from .timing import race
 
 _TOKENS = 2_000_000  # tokens per timed call
 
@@ -51,29 +55,18 @@ def _full_sampling(d: int, L: int, prompts: int) -> dict[str, Callable[[int], np
     }
 
 
-def exact_curve(seconds: float = 60.0, d: int = 6, L: int = 1000) -> str:
-    """The exact output error at 60 lengths from 1 to 1e12, beside Monte Carlo of one of them (L = 1000) in 60 s each.
+def exact_curve(seconds: float = 5.0, d: int = 6, L: int = 1000) -> Iterator[Row]:
+    """The exact output error at 60 lengths from 1 to 1e12, beside Monte Carlo of one of them (L = 1000) to the same error.
 
-    The exact route's error is its own estimate (from E (sum p)^4 = 1). The last column extrapolates the others to it, their error
-    falling like the square root of time.
+    The exact route's error is its own estimate (from E (sum p)^4 = 1). Monte Carlo runs for 5 s and is extrapolated: its error falls
+    like the square root of time.
     """
     head, mu, z = _problem(d)
     lengths = np.logspace(0, 12, 60)
-    start = time.perf_counter()
-    exact = np.asarray(lp.output_error(head, mu, z, lengths))
-    first = time.perf_counter() - start
-    timing = race({"exact": lambda: lp.output_error(head, mu, z, lengths).block_until_ready()})[
-        "exact"
-    ]
-    rows = [
-        ["what", "lengths", "seconds", "relative error", "years to reach the exact route's error"]
-    ]
+    timing = race({"exact": lambda: lp.output_error(head, mu, z, lengths).block_until_ready()})
     reached = float(np.max(np.asarray(lp.participation(np.linalg.norm(z), lengths).error)))
-    rows.append(["largeprompt, exact (first call)", "60", f"{first:.2f}", f"{reached:.0e}", ""])
-    rows.append(["largeprompt, exact", "60", f"{timing.median:.4f}", f"{reached:.0e}", ""])
-    value = float(lp.output_error(head, mu, z, float(L)))
-    limit = float(z[0])
-    assert np.all(np.diff(exact) < 0)
+    value, limit = float(lp.output_error(head, mu, z, float(L))), float(z[0])
+    peers = {}
     for name, draw in _full_sampling(d, L, prompts=_TOKENS // L // 4).items():
         draw(0)
         squares, seed, start = [], 1, time.perf_counter()
@@ -83,81 +76,108 @@ def exact_curve(seconds: float = 60.0, d: int = 6, L: int = 1000) -> str:
         spent = time.perf_counter() - start
         samples = np.concatenate(squares).astype(np.float64)
         error = samples.std() / np.sqrt(len(samples)) / value
-        years = spent * (error / reached) ** 2 / (365.25 * 86400)
-        rows.append([f"{name}, Monte Carlo", "1", f"{spent:.0f}", f"{error:.1e}", f"{years:.0e}"])
-    return table(rows)
+        peers[f"{name}, Monte Carlo"] = spent * (error / reached) ** 2
+    yield Row(
+        "exact error", f"60 lengths to 1e12, relative error {reached:.0e}", timing["exact"], peers
+    )
 
 
-def sampling(lengths: tuple[int, ...] = (1_000, 10_000, 100_000, 1_000_000)) -> str:
-    """Prompt tokens per second (millions), Gaussian tokens, one query: exact in law from scores beside full-dimensional."""
-    rows = [["d", "L", "largeprompt", "NumPy", "torch", "JAX", "ratio to the fastest"]]
+def sampling() -> Iterator[Row]:
+    """Seconds for 1e6 prompt tokens, Gaussian tokens, one query: from scores alone, beside whole tokens."""
     for d in (6, 32):
-        for L in lengths:
+        for L in (1_000, 100_000, 1_000_000):
             head, mu, z = _problem(d)
             prompts = max(1, _TOKENS // L)
-            few = max(1, prompts // (d // 3))  # full tokens are slower: fewer of them a call
+            few = max(1, prompts // (d // 3))  # whole tokens are slower: fewer of them a call
             key = jax.random.key(0)
             contestants: dict[str, Callable[[], object]] = {
-                "largeprompt": lambda h=head, m=mu, q=z, n=L, p=prompts, k=key: lp.sample_outputs(
+                "ours": lambda h=head, m=mu, q=z, n=L, p=prompts, k=key: lp.sample_outputs(
                     k, h, m, q, n, p
                 ).block_until_ready()
             }
             for name, draw in _full_sampling(d, L, few).items():
                 contestants[name] = lambda draw=draw: draw(1)
             times = race(contestants, rounds=5)
-            rates = {
-                name: L * (prompts if name == "largeprompt" else few) / timing.median / 1e6
-                for name, timing in times.items()
+            million = {name: L * (prompts if name == "ours" else few) / 1e6 for name in times}
+            ours = times["ours"].scaled(1 / million.pop("ours"))
+            peers = {
+                f"{name}, whole tokens": times[name].median / million[name] for name in million
             }
-            best = max(rates[name] for name in rates if name != "largeprompt")
-            rows.append(
-                [
-                    str(d),
-                    f"{L:,}",
-                    *(f"{rate:.1f}" for rate in rates.values()),
-                    f"{rates['largeprompt'] / best:.1f}",
-                ]
-            )
-    return table(rows)
+            yield Row("sampling, 1e6 tokens", f"d = {d}, L = {L:,}", ours, peers)
 
 
-def cost_against_length() -> str:
-    """Seconds a call against L: flat for the exact error, linear (with constant memory) for one sampled prompt."""
-    head, mu, z = _problem(6)
-    rows = [["L", "exact output_error", "one sampled prompt"]]
-    for exponent in (2, 4, 6, 8):
-        L = 10**exponent
-        times = race(
-            {
-                "exact": lambda L=L: lp.output_error(head, mu, z, float(L)).block_until_ready(),
-                "sampled": lambda L=L: lp.sample_outputs(
-                    jax.random.key(0), head, mu, z, L, 1
-                ).block_until_ready(),
-            },
-            rounds=3,
-        )
-        rows.append(
-            [f"1e{exponent}", *(f"{times[name].median:.2e}" for name in ("exact", "sampled"))]
-        )
-    times = race(
-        {"exact": lambda: lp.output_error(head, mu, z, 1e12).block_until_ready()}, rounds=3
-    )
-    rows.append(["1e12", f"{times['exact'].median:.2e}", "not sampled"])
-    return table(rows)
-
-
-def participation_speed() -> str:
-    """1,000 values of sigma at one L, after compilation."""
+def participation_speed() -> Iterator[Row]:
+    """1,000 values of sigma at one L."""
     sigma = np.linspace(0, 6, 1000)
     times = race(
         {
             f"L = {L:.0e}": lambda L=L: lp.participation(sigma, L).p2.block_until_ready()
-            for L in (10.0, 1e6, 1e12)
+            for L in (10.0, 1e12)
         }
     )
-    rows = [["what", "seconds (fastest to slowest)", "first call, compilation included"]]
-    for name, t in times.items():
-        rows.append(
-            [name, f"{t.median:.3f} ({t.fastest:.3f} to {t.slowest:.3f})", f"{t.first:.1f}"]
+    for name, timing in times.items():
+        yield Row("participation moments", f"1,000 sigma, {name}", timing)
+
+
+def growth() -> Iterator[Growth]:
+    """How the cost of what we compute grows."""
+    head, mu, z = _problem(6)
+
+    def timed(what: str, over: str, calls: dict[float, Callable[[], object]]) -> Growth:
+        times = race({str(size): call for size, call in calls.items()}, rounds=3, seconds=0.1)
+        return Growth(what, over, list(calls), [t.median for t in times.values()])
+
+    yield timed(
+        "exact output_error",
+        "L",
+        {
+            L: lambda L=L: lp.output_error(head, mu, z, L).block_until_ready()
+            for L in (1e2, 1e6, 1e12)
+        },
+    )
+    key = jax.random.key(0)
+    yield timed(
+        "one sampled prompt",
+        "L",
+        {
+            10.0**k: lambda L=10**k: lp.sample_outputs(key, head, mu, z, L, 1).block_until_ready()
+            for k in (5, 6, 7)
+        },
+    )
+    rng = np.random.default_rng(0)
+
+    def attended(L: int, d: int, queries: int) -> Callable[[], object]:
+        prompt = lp.Empirical(rng.normal(size=(L, d)).astype(np.float32))
+        eye = np.eye(d, dtype=np.float32)
+        z = (rng.normal(size=(queries, d)) / np.sqrt(d)).astype(np.float32)
+        return lambda: lp.attend(lp.Head(U=eye, V=eye), prompt, z).block_until_ready()
+
+    yield timed(
+        "attention, d = 16, one query",
+        "L",
+        {1.0 * L: attended(L, 16, 1) for L in (10**5, 10**6, 4 * 10**6)},
+    )
+    yield timed(
+        "attention, L = 1e5, one query", "d", {1.0 * d: attended(10**5, d, 1) for d in (8, 32, 128)}
+    )
+    yield timed(
+        "attention, L = 1e5, d = 16",
+        "queries",
+        {1.0 * q: attended(10**5, 16, q) for q in (8, 32, 128)},
+    )
+    yield _over_devices()
+
+
+def _over_devices() -> Growth:
+    """One sampled prompt each for 64 replicates on 1 and 2 virtual CPU devices, in processes of their own."""
+    seconds = []
+    for devices in (1, 2):
+        command = [sys.executable, "-m", "benchmarks.devices"]
+        flags = {"XLA_FLAGS": f"--xla_force_host_platform_device_count={devices}"}
+        done = subprocess.run(
+            command, env=os.environ | flags, capture_output=True, text=True, check=True
         )
-    return table(rows)
+        seconds.append(float(done.stdout))
+    return Growth(
+        "64 sampled prompts, L = 1e5", "devices (virtual, on these cores)", [1.0, 2.0], seconds
+    )

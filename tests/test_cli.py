@@ -1,11 +1,14 @@
 """The command line as a user meets it."""
 
+import os
+
 import numpy as np
 import pytest
 import xarray as xr
 from typer.testing import CliRunner
 
 import largeprompt as lp
+from largeprompt import cli
 from largeprompt.cli import app
 
 
@@ -168,3 +171,23 @@ def test_mistakes_of_training_commands_end_in_one_line(arguments, rule, tmp_path
     assert result.exit_code == 2
     assert rule in result.output
     assert "Traceback" not in result.output
+
+
+def test_compiled_programs_are_kept_in_the_users_cache_folder(tmp_path, monkeypatch):
+    """A folder of the user's choice wins; where none can be made nothing is kept, and nothing fails."""
+    variables = ("JAX_COMPILATION_CACHE_DIR", "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS")
+    for name in variables:
+        monkeypatch.delenv(name, raising=False)
+    in_the_way = tmp_path / "file"
+    in_the_way.write_text("not a folder")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(in_the_way))
+    cli._keep_compiled_programs()
+    assert "JAX_COMPILATION_CACHE_DIR" not in os.environ
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    cli._keep_compiled_programs()
+    made = tmp_path / "cache" / "largeprompt" / "programs"
+    assert made.is_dir()
+    assert os.environ["JAX_COMPILATION_CACHE_DIR"] == str(made)
+    monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", "elsewhere")
+    cli._keep_compiled_programs()
+    assert os.environ["JAX_COMPILATION_CACHE_DIR"] == "elsewhere"

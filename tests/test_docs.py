@@ -1,5 +1,6 @@
 """What the documents point to exists; the examples run."""
 
+import json
 import re
 import subprocess
 import sys
@@ -43,16 +44,100 @@ def test_files_named_in_the_documents_exist():
             assert (ROOT / name).exists(), f"{path.name} names {name}"
 
 
+def documents() -> list[Path]:
+    """README and everything in docs."""
+    return [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+
+
+def _blocks(path: Path) -> tuple[str, str]:
+    """The ```python blocks of a document, in order, and its ```text blocks: what it shows as their output."""
+    blocks = re.findall(r"```(python|text)\n(.*?)```", path.read_text(), flags=re.DOTALL)
+    script = "\n".join(body for kind, body in blocks if kind == "python")
+    return script, "".join(body for kind, body in blocks if kind == "text")
+
+
+WITH_CODE = [path for path in documents() if _blocks(path)[0]]
+
+
+@pytest.fixture(scope="module")
+def read(tmp_path_factory) -> tuple[Path, dict[str, tuple[str, str]]]:
+    """What documents and examples printed, and how they failed: all run in one fresh process, from an empty folder."""
+    folder = tmp_path_factory.mktemp("reader")
+    jobs = {path.name: (_blocks(path)[0], []) for path in WITH_CODE}
+    for path in EXAMPLES:
+        script = path.read_text()
+        jobs[path.name] = (script, [f"{path.stem}.png"] * ("sys.argv" in script))
+    command = [sys.executable, str(ROOT / "tests" / "reader.py")]
+    done = subprocess.run(
+        command, cwd=folder, input=json.dumps(jobs), capture_output=True, text=True, check=True
+    )
+    return folder, json.loads(done.stdout)
+
+
+@pytest.mark.parametrize("path", WITH_CODE, ids=lambda path: path.name)
+def test_code_in_documents_runs_and_prints_what_it_shows(path, read):
+    """Words are compared exactly, numbers to one unit of the last digit shown: another processor may round the other way."""
+    printed, error = read[1][path.name]
+    assert not error
+    assert _same_text(printed, _blocks(path)[1]), printed
+
+
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.name)
-def test_an_example_runs(path, tmp_path):
-    """Each script as a reader would run it, from a folder of its own; one also draws."""
-    draws = "sys.argv" in path.read_text()
-    command = [sys.executable, "-W", "error", str(path), *["figure.png"] * draws]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    assert len(done.stdout.splitlines()) > 3
-    assert (tmp_path / "figure.png").exists() == draws
+def test_an_example_runs(path, read):
+    """Each script, from a folder of its own; one also draws."""
+    folder, found = read
+    printed, error = found[path.name]
+    assert not error
+    assert len(printed.splitlines()) > 3
+    assert (folder / f"{path.stem}.png").exists() == ("sys.argv" in path.read_text())
+
+
+def test_the_readme_has_code():
+    assert ROOT / "README.md" in WITH_CODE
 
 
 def test_there_are_examples():
     assert len(EXAMPLES) >= 3
+
+
+_NUMBER = re.compile(r"(\d+(?:\.(\d*))?(?:e([+-]?\d+))?)")
+
+
+def _same_text(printed: str, shown: str) -> bool:
+    def unit(match: re.Match) -> float:
+        """One unit of the last digit, but no finer than 1e-12 of the number: that much is left to the processor."""
+        last_digit = 10.0 ** (int(match[3] or 0) - len(match[2] or ""))
+        return max(1.001 * last_digit, 1e-12 * float(match[1]))
+
+    pairs = list(zip(_NUMBER.finditer(printed), _NUMBER.finditer(shown), strict=False))
+    return _NUMBER.sub("#", printed) == _NUMBER.sub("#", shown) and all(
+        abs(float(p[1]) - float(s[1])) <= (unit(s) if {".", "e"} & set(s[1]) else 0)
+        for p, s in pairs
+    )
+
+
+@pytest.mark.parametrize(
+    ("printed", "same"),
+    [
+        ("error 8.9e-05", True),
+        ("error 9.1e-05", True),
+        ("error 9.2e-05", False),
+        ("error 9.0e-04", False),
+        ("errors 9.0e-05", False),
+        ("error 9.0e-05 1", False),
+    ],
+)
+def test_comparison_of_printed_text(printed, same):
+    assert _same_text(printed, "error 9.0e-05") is same
+
+
+def test_whole_numbers_are_compared_exactly():
+    assert not _same_text("12 of 13", "12 of 12")
+
+
+def test_links_in_documents_exist():
+    for path in documents():
+        prose = re.sub(r"```.*?```|`[^`]*`", "", path.read_text(), flags=re.DOTALL)
+        for target in re.findall(r"\]\(([^)#]+)\)", prose):
+            if not target.startswith("http"):
+                assert (path.parent / target).exists(), f"{path.name} links to {target}"

@@ -144,6 +144,15 @@ def _standard_normal(dim):
     return Gaussian(np.zeros(dim), np.eye(dim))
 
 
+@pytest.fixture(scope="module", autouse=True)
+def optimised():
+    """Studies compute for minutes: here machine code is optimised, as it is for a user."""
+    before = jax.config.read("jax_disable_most_optimizations")
+    jax.config.update("jax_disable_most_optimizations", False)
+    yield
+    jax.config.update("jax_disable_most_optimizations", before)
+
+
 @pytest.fixture(scope="module")
 def reproduced(tmp_path_factory) -> Path:
     """All studies at quick scale, computed once by the command itself."""

@@ -18,7 +18,7 @@ from ._message import message
 
 
 def checked_mesh(mesh: Any) -> Mesh:
-    """A mesh, or a refusal that says how to make one."""
+    """The devices of a mesh, or a refusal that says how to make one."""
     if not isinstance(mesh, Mesh):
         raise ValueError(
             message(
@@ -27,7 +27,8 @@ def checked_mesh(mesh: Any) -> Mesh:
                 'pass jax.make_mesh((jax.device_count(),), ("devices",)), or None for one device',
             )
         )
-    return mesh
+    # axes that JAX places by itself, whatever those of the mesh passed: arrays of every origin may then be spread over it
+    return Mesh(mesh.devices, mesh.axis_names)
 
 
 def over(mesh: Mesh) -> PartitionSpec:
@@ -51,7 +52,7 @@ def padded(tree: Any, mesh: Mesh) -> Any:
 
 
 def spread(
-    function: Callable[..., Any],
+    work: Callable[..., Any],
     mesh: Mesh,
     shared: Any,
     parts: Any,
@@ -59,28 +60,26 @@ def spread(
     gathered: bool = False,
     **settings: Any,
 ) -> Any:
-    """`function(shared, parts, **settings)` on every device with its own piece of `parts`; results lie along the leading axis as these do.
+    """`work(shared, parts, **settings)` on every device with its own piece of `parts`; results lie along the leading axis as these do.
 
-    With `gathered` the function ends in a collective operation and every device has the whole result. In several processes every process
-    passes the same arrays and gets back the same results, as arrays of its own. The function must be one of a module and the
+    With `gathered` the work ends in a collective operation and every device has the whole result. In several processes every process
+    passes the same arrays and gets back the same results, as arrays of its own. It must be a function of a module and the
     settings hashable: then it is compiled once.
     """
     fixed = tuple(sorted(settings.items()))
     if any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves((shared, parts))):
-        return _run(function, mesh, gathered, fixed, shared, parts)
+        return _run(work, mesh, gathered, fixed, shared, parts)
     whole, piece = NamedSharding(mesh, PartitionSpec()), NamedSharding(mesh, over(mesh))
     shared = jax.tree.map(lambda leaf: _placed(leaf, whole), shared)
     parts = jax.tree.map(lambda leaf: _placed(leaf, piece), parts)
-    found = _run(function, mesh, gathered, fixed, shared, parts)
+    found = _run(work, mesh, gathered, fixed, shared, parts)
     return found if jax.process_count() == 1 else jax.tree.map(_fetched, found)
 
 
-@partial(jax.jit, static_argnames=("function", "mesh", "gathered", "fixed"))
-def _run(
-    function: Callable, mesh: Mesh, gathered: bool, fixed: tuple, shared: Any, parts: Any
-) -> Any:
+@partial(jax.jit, static_argnames=("work", "mesh", "gathered", "fixed"))
+def _run(work: Callable, mesh: Mesh, gathered: bool, fixed: tuple, shared: Any, parts: Any) -> Any:
     return jax.shard_map(
-        lambda shared, parts: function(shared, parts, **dict(fixed)),
+        lambda shared, parts: work(shared, parts, **dict(fixed)),
         mesh=mesh,
         in_specs=(PartitionSpec(), over(mesh)),
         out_specs=PartitionSpec() if gathered else over(mesh),

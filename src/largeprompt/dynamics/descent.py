@@ -11,11 +11,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+from jax.sharding import Mesh
 from jaxtyping import Array, Bool, Key
 from rich.console import Console
 from rich.progress import Progress as ProgressBar
 
-from .. import _checks
+from .. import _checks, _devices
 from .._typing import ArrayInput, KeyInput
 from ..icl import LinearRegression, Task
 from ..icl.params import Params
@@ -121,11 +122,13 @@ def descend_many(
     attention: Sequence[Attention],
     record_every: int | None = None,
     folder: str | Path | None = None,
+    mesh: Mesh | None = None,
 ) -> list[Descent]:
     """Many runs of `descend` trained together: one entry of `keys`, `L`, `attention` and of the leading axis of `params` for each.
 
     With the exact oracle all runs advance as one computation, whatever their lengths and attentions; with reduced prompts those that
-    share the attention and need about the same room, on a GPU all lengths; with whole prompts those of one kind. Runs with the same key see the same tasks and queries. The test sample comes from the first key.
+    share the attention and need about the same room, on a GPU all lengths; with whole prompts those of one kind. Runs with the
+    same key see the same tasks and queries. The test sample comes from the first key. With a `mesh` the runs of a computation are spread over its devices.
 
     >>> import jax, jax.numpy as jnp
     >>> import largeprompt as lp
@@ -163,6 +166,7 @@ def descend_many(
                 keys[chosen],
                 jax.tree.map(lambda leaf, i=chosen: leaf[i], params),
                 HeldOutRisk(keys[0], task, kinds, params),
+                None if mesh is None else _devices.checked_mesh(mesh),
             )
             about = {
                 "runs": str([f"{name} at L = {length:g}" for length, name in kinds]),
@@ -217,8 +221,10 @@ class _Group:
         keys: Key[Array, " runs"],
         params: Any,
         test: HeldOutRisk,
+        mesh: Mesh | None,
     ):
-        self.task, self.optimiser, self.keys, self.test = task, optimiser, keys, test
+        self.task, self.optimiser, self.keys = task, optimiser, keys
+        self.test, self.mesh = test, mesh
         # stacked by NumPy: JAX would compile a concatenation of as many operands as runs
         self.oracles = jax.tree.map(lambda *leaves: jnp.asarray(np.stack(leaves)), *oracles)
         self.state: Any = (params, jax.vmap(optimiser.init)(params))
@@ -279,7 +285,14 @@ class _Group:
 
     def _advanced(self, done: Progress, until: int, record: bool) -> Progress:
         bounds = (jnp.asarray(step, jnp.int32) for step in (done.step, until))
-        state = advance(self.oracles, self.optimiser, self.keys, done.state, *bounds)
+        runs = (self.oracles, self.keys, done.state)
+        if self.mesh is None:
+            state = advance(runs[0], self.optimiser, *runs[1:], *bounds)
+        else:
+            parts = _devices.padded(runs, self.mesh)
+            optimiser = self.optimiser
+            state = _devices.spread(_advance, self.mesh, tuple(bounds), parts, optimiser=optimiser)
+            state = jax.tree.map(lambda leaf: leaf[: len(self.keys)], state)
         ended = [
             why or ("" if good else _diverged(until))
             for why, good in zip(done.ended, np.asarray(_all_finite(state[0])), strict=True)
@@ -332,6 +345,11 @@ def advance(
     stop: Array,
 ) -> Any:
     """Steps start, .., stop - 1 of every run; step k has a key of its own, made of the run's and k, so stretches may be cut anywhere."""
+    return _advance((start, stop), (oracles, keys, state), optimiser=optimiser)
+
+
+def _advance(bounds: tuple, runs: tuple, *, optimiser: optax.GradientTransformation) -> Any:
+    start, stop = bounds
 
     def one(oracle: Any, key: Key[Array, ""], state: Any) -> Any:
         run = words(key)
@@ -346,4 +364,4 @@ def advance(
 
         return jax.lax.fori_loop(start, stop, step, state)
 
-    return jax.vmap(one)(oracles, keys, state)
+    return jax.vmap(one)(*runs)

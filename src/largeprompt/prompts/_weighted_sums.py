@@ -16,6 +16,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 from jax.experimental import pallas as pl
+from jax.experimental.pallas import triton
 from jaxtyping import Array, Float, UInt32
 
 from .normals import normal_pairs
@@ -23,6 +24,7 @@ from .normals import normal_pairs
 _BLOCK = 2**13  # counters of a prompt taken at once by XLA
 _NUMBERS = 2**17  # counters held at once, over prompts
 _LANES = 256  # counters a program of the kernel takes at once
+_WARPS = 1
 _TURNS = 256  # the most turns of a program: a lane adds no more than 512 numbers in float32
 _PROGRAMS = 2**13  # programs that fill a large GPU
 
@@ -201,6 +203,7 @@ def fused_sums(
         ],
         out_specs=pl.BlockSpec((1, 1, widths), lambda r, c: (r, c, 0)),
         out_shape=jax.ShapeDtypeStruct((n, parts, widths), jnp.float32),
+        compiler_params=triton.CompilerParams(num_warps=_WARPS),
         interpret=interpret,
     )(key, prompts, sigma, L)
     columns = list(jnp.moveaxis(out, -1, 0))

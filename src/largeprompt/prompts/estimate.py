@@ -3,15 +3,17 @@
 import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Literal, NamedTuple
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import Mesh
 from jaxtyping import Array, Key
 
-from .. import _checks
+from .. import _checks, _devices
 from .._typing import ArrayInput, KeyInput
 from ..attention import Head, attend, attend_jacobians
 from ..attention.softmax import queries_of
@@ -45,13 +47,15 @@ def estimate(
     max_replicates: int = 100_000,
     batch: int = 128,
     progress: bool = False,
+    mesh: Mesh | None = None,
 ) -> Estimate:
     """Average a quantity over independent prompts until its relative error or the budget is reached.
 
     **Arguments:** `quantity` is a name ("finite_mean", "output_error", "gradient_U_error", "gradient_V_error", each at one query
     `z` and a whole number `L` of tokens) or a function of a key. `route="tokens"` samples whole tokens and attends to them, for
     every measure; `route="scores"` draws outputs of Gaussian tokens from their scores. Replicate i uses `fold_in(key, i)`
-    and the error is looked at after 128, 256, 512, ... replicates, so the result does not depend on `batch`.
+    and the error is looked at after 128, 256, 512, ... replicates, so the result does not depend on `batch`, nor on a `mesh`, over whose
+    devices the replicates of a batch are spread.
 
     >>> import jax, jax.numpy as jnp
     >>> import largeprompt as lp
@@ -69,6 +73,7 @@ def estimate(
             )
         )
     one = quantity if callable(quantity) else replicate(quantity, head, mu, z, L, route)
+    draw = _draws if mesh is None else partial(_draws_on, _devices.checked_mesh(mesh))
     values: list[np.ndarray] = []
     done, look = 0, min(_FIRST_LOOK, budget)
     with _advance(budget, progress) as advance:
@@ -76,9 +81,7 @@ def estimate(
             while done < look:
                 # the last batch is drawn whole and cut, so that no new shape is compiled
                 values.append(
-                    np.asarray(_draws(one, key, jnp.asarray(done), batch), np.float64)[
-                        : look - done
-                    ]
+                    np.asarray(draw(one, key, jnp.asarray(done), batch), np.float64)[: look - done]
                 )
                 advance(len(values[-1]))
                 done += len(values[-1])
@@ -93,7 +96,20 @@ def estimate(
 @eqx.filter_jit
 def _draws(one: Callable, key: Key[Array, ""], start: Array, batch: int) -> Array:
     """Replicates start, start + 1, ...: compiled once for a quantity and its shapes, whatever key, head and measure."""
-    indices = start + jnp.arange(batch, dtype=start.dtype)
+    return _replicates((one, key), start + jnp.arange(batch, dtype=start.dtype))
+
+
+def _draws_on(mesh: Mesh, one: Callable, key: Key[Array, ""], start: Array, batch: int) -> Array:
+    """The same, spread over the devices of a mesh."""
+    indices = start + jnp.arange(_devices.padded_size(batch, mesh), dtype=start.dtype)
+    if isinstance(one, eqx.Module):
+        return _devices.spread(_replicates, mesh, (one, key), indices)[:batch]
+    return _devices.spread(_replicates, mesh, (None, key), indices, function=one)[:batch]
+
+
+def _replicates(shared: tuple, indices: Array, function: Callable | None = None) -> Array:
+    one, key = shared
+    one = one if function is None else function
     return jax.vmap(lambda i: one(jax.random.fold_in(key, i)))(indices)
 
 

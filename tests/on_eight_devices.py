@@ -1,0 +1,88 @@
+"""Run by tests/test_devices.py in a process of its own, which has eight virtual CPU devices: prints one JSON object of differences."""
+
+import json
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+import largeprompt as lp
+from largeprompt.icl.task import Attention
+
+
+def main() -> dict[str, float]:
+    """Every function that takes a mesh, beside itself on one device."""
+    rng = np.random.default_rng(0)
+    mesh = jax.make_mesh((4, 2), ("hosts", "cores"))
+    head = lp.Head(U=rng.normal(size=(3, 3)), V=rng.normal(size=(2, 3)))
+    z = rng.normal(size=(5, 3))
+    found: dict[str, float] = {"devices": mesh.size}
+
+    def gap(name: str, one: object, many: object) -> None:
+        pairs = zip(jax.tree.leaves(one), jax.tree.leaves(many), strict=True)
+        found[name] = max(float(np.max(np.abs(np.asarray(a) - np.asarray(b)))) for a, b in pairs)
+
+    # 1,001 tokens and 3 tokens do not divide by 8: some devices hold none that count
+    for n in (1001, 3):
+        weights = rng.uniform(size=n)
+        for name, prompt in (
+            (f"attend, {n} tokens", lp.Empirical(rng.normal(size=(n, 3)))),
+            (f"attend, {n} weighted tokens", lp.Empirical(rng.normal(size=(n, 3)), weights)),
+        ):
+            gap(name, lp.attend(head, prompt, z), lp.attend(head, prompt, z, mesh=mesh))
+    gap(
+        "jacobians",
+        lp.attend_jacobians(head, prompt, z),
+        lp.attend_jacobians(head, prompt, z, mesh=mesh),
+    )
+
+    def loss(U: jax.Array, mesh: jax.sharding.Mesh | None) -> jax.Array:
+        return jnp.sum(lp.attend(lp.Head(U=U, V=head.V), prompt, z, mesh=mesh) ** 2)
+
+    slopes = [jax.jit(jax.grad(loss), static_argnums=1)(head.U, m) for m in (None, mesh)]
+    gap("gradient through a sharded prompt", *slopes)
+
+    mu, key, y = lp.Gaussian(np.zeros(3), np.eye(3)), jax.random.key(4), np.array([1.0, -2.0])
+    draw = (key, head, mu, z[0], 70, 21)
+    gap("outputs", lp.sample_outputs(*draw), lp.sample_outputs(*draw, mesh=mesh))
+    gap("gradients", lp.sample_gradients(*draw, y), lp.sample_gradients(*draw, y, mesh=mesh))
+    ask = (key, "output_error", head, lp.Rademacher(3), z[0], 20)
+    options = {"max_replicates": 300, "relative_error": 1e-9}
+    gap("estimate", lp.estimate(*ask, **options)[:2], lp.estimate(*ask, **options, mesh=mesh)[:2])
+    gap(
+        "estimate of a function",
+        lp.estimate(key, _square, **options)[:2],
+        lp.estimate(key, _square, **options, mesh=mesh)[:2],
+    )
+
+    task, runs = lp.LinearRegression(np.eye(2), noise_variance=0.1), 5
+    softmax: list[Attention] = ["softmax"] * runs
+    start = lp.BlockParams(0.5 * np.eye(2), 0.5)
+    starts = jax.tree.map(lambda leaf: jnp.stack([leaf] * runs), start)
+    keys = jax.random.split(key, runs)
+    for oracle in ("exact", "reduced"):
+        trained = [
+            lp.descend_many(
+                keys,
+                task,
+                starts,
+                [20] * runs,
+                30,
+                16,
+                oracle=oracle,
+                attention=softmax,
+                mesh=m,
+            )
+            for m in (None, mesh)
+        ]
+        gap(f"descent, {oracle}", *[[run.params for run in group] for group in trained])
+    return found
+
+
+def _square(key: jax.Array) -> jax.Array:
+    return jax.random.normal(key) ** 2
+
+
+if __name__ == "__main__":
+    jax.config.update("jax_enable_x64", True)
+    print(json.dumps(main()))
