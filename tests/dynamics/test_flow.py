@@ -76,7 +76,7 @@ def test_one_dimension_at_finite_length_drifts_to_the_unbalanced_minimiser():
         found = lp.participation(sigma, L)
         return (np.asarray(p) for p in (found.p2, found.p3, found.p22))
 
-    every = slice(1, int(np.sum(run.times < 20)), 8)  # both phases
+    every = slice(1, int(np.sum(run.times < 12)), 12)  # both phases
     expected = oracle.scalar_finite_flow(participation, 1.0, 1.0, 1.0, 100, run.times[every])
     found = np.stack([run.params.A[every, 0, 0], run.params.b[every]], axis=1)
     np.testing.assert_allclose(found, expected, atol=1e-4)

@@ -3,11 +3,14 @@
 from collections.abc import Sequence
 
 from matplotlib.axes import Axes
+from matplotlib.axis import Axis
 from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
 
 from .panels import Panel, Series
 from .style import COLOURS, MARKERS, label
 
+_FEW = 8  # points so few that they are shown
 _LINES = {"line": "-", "dashed": "--", "dotted": ":"}
 
 
@@ -22,14 +25,25 @@ def draw(panels: Sequence[Panel]) -> Figure:
             _draw(axes, panel, series)
         if panel.log_x:
             axes.set_xscale("log")
+            _label_logarithms(axes.xaxis)
         if panel.log_y:
             axes.set_yscale("log")
+            _label_logarithms(axes.yaxis)
         label(axes, panel.x, panel.y, panel.title)
     _legend(figure, 2 * len(panels))
     # laid out once for all the formats it is saved in
     figure.draw_without_rendering()
     figure.set_layout_engine("none")
     return figure
+
+
+def _label_logarithms(axis: Axis) -> None:
+    """Powers of ten; on less than two decades 1, 2 and 5 times them as well, as plain numbers. Labels of other ticks would collide."""
+    low, high = axis.get_view_interval()
+    axis.set_minor_formatter(NullFormatter())
+    if high < 100 * low:
+        axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+        axis.set_major_formatter(StrMethodFormatter("{x:g}"))
 
 
 def _legend(figure: Figure, columns: int) -> None:
@@ -56,7 +70,9 @@ def _draw(axes: Axes, panel: Panel, series: Series) -> None:
     x, y = series.x[kept], series.y[kept]
     if series.style != "points":
         width = 0.8 if _is_one_of_many(panel, series) else 1.5
-        axes.plot(x, y, _LINES[series.style], color=colour, lw=width, label=name)
+        marker = "o" if len(x) <= _FEW else ""
+        style = _LINES[series.style]
+        axes.plot(x, y, style, color=colour, lw=width, label=name, marker=marker, ms=3)
         return
     bars = None if series.error is None else 2 * series.error[kept]
     marker = MARKERS[series.colour % len(MARKERS)]

@@ -74,7 +74,7 @@ STUDY = Study(
     "attentions start from different weights, which decide its risks for tens of thousands of steps: its trained heads are compared from 100,000 "
     "steps on, at full scale.",
     unknown="Captions and numbers of the figures of Section 6 are not known to us: the expected conclusion is the one of the abstract.",
-    quick={"steps": 10_000, "lengths": [10, 1000], "seeds": 1, "oracle": "exact"},
+    quick={"steps": 10_000, "lengths": [10, 100, 1000], "seeds": 1, "oracle": "exact"},
     full={
         "steps": 300_000,
         "lengths": [*range(10, 100, 10), *range(100, 1001, 100)],
