@@ -35,7 +35,8 @@ from largeprompt.studies import (
     section_6,
     softmax_operator,
 )
-from largeprompt.studies.record import from_dataset
+from largeprompt.studies.record import from_dataset, may_be_infinite
+from largeprompt.sweep._acceptable import ALLOWED, refuse_non_finite
 
 from . import browser
 
@@ -175,6 +176,15 @@ def test_every_statement_holds(name, reproduced):
     assert findings.as_expected, findings.verdict
     assert findings.verdict.word == ("holds for L >= 2" if name in BOUNDED else "holds")
     assert findings.verdict == STUDIES[name].judge(findings.checks)
+
+
+@pytest.mark.parametrize("name", STUDIES)
+def test_what_is_not_finite_is_declared(name, reproduced):
+    """So that the study also runs as a cell of a sweep, on processes and clusters, which take nothing else."""
+    record = _stored(reproduced, name)
+    refuse_non_finite(record.assign_attrs({ALLOWED: " ".join(may_be_infinite(record))}))
+    assert len(may_be_infinite(record)) >= 2  # the bounds of checks, and little more
+    assert len(may_be_infinite(record)) <= 4
 
 
 @pytest.mark.usefixtures("reproduced")  # the same shapes: what was compiled there serves here

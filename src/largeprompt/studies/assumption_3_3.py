@@ -7,7 +7,7 @@ from jaxtyping import Array, Key
 from .. import concentration
 from ..attention import Head
 from ..measures import Gaussian
-from .base import Check, Config, Study, at_least, at_most
+from .base import INFINITE, Check, Config, Study, at_least, at_most
 
 
 def compute(config: Config, key: Key[Array, ""]) -> tuple[xr.Dataset, list[Check]]:
@@ -18,6 +18,7 @@ def compute(config: Config, key: Key[Array, ""]) -> tuple[xr.Dataset, list[Check
         [concentration.assumption_3_3(Head(U=[[u]], V=[[1.0]]), mu, mu) for u in scales], "scale"
     )
     data = found.drop_vars("why").drop_attrs().assign_coords(scale=scales)
+    data["joint"].attrs[INFINITE] = "where the expectation diverges"
     half, steep = data.sel(scale=0.5), data.sel(scale=scales[scales >= 1])
     return data, [
         at_most(

@@ -42,6 +42,7 @@ from .. import _checks
 Part = Literal["claim", "boundary", "control", "accuracy"]
 Word = Literal["holds", "holds for L >= 2", "fails", "not testable"]
 Config = Mapping[str, Any]
+INFINITE = "infinite"  # attribute of a variable that may be infinite: says where and why
 
 
 class Check(NamedTuple):

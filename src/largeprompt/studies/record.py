@@ -16,7 +16,7 @@ from jaxtyping import Array, Key
 from .. import __version__, _checks
 from .._source import source_digest
 from . import STUDIES
-from .base import Check, Findings, Part, Study, Verdict, Word
+from .base import INFINITE, Check, Findings, Part, Study, Verdict, Word
 
 _SHOWING = ("cli", "report", "sweep")  # rooms that show or distribute results, and compute none
 _CHECK = "check_"
@@ -83,12 +83,19 @@ def compute(job: Job) -> xr.Dataset:
 
 
 def cell(configuration: Mapping[str, Any], key: None) -> xr.Dataset:
-    """A job as a cell of a sweep; bounds of checks may be infinite, and so may lengths."""
+    """A job as a cell of a sweep; bounds of checks may be infinite, and so may lengths and what a study declares."""
     found = compute(Job(**configuration))
-    allowed = [f"{_CHECK}low", f"{_CHECK}high", "length"]
-    return found.assign_attrs(
-        non_finite_allowed=" ".join(name for name in allowed if name in found.variables)
-    )
+    return found.assign_attrs(non_finite_allowed=" ".join(may_be_infinite(found)))
+
+
+def may_be_infinite(record: xr.Dataset) -> list[str]:
+    """The variables of a record that need not be finite."""
+    always = (f"{_CHECK}low", f"{_CHECK}high", "length")
+    return [
+        str(name)
+        for name, variable in record.variables.items()
+        if name in always or INFINITE in variable.attrs
+    ]
 
 
 def to_dataset(findings: Findings) -> xr.Dataset:
