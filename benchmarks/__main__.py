@@ -27,7 +27,7 @@ SECTIONS = {
 
 
 def main(wanted: list[str]) -> None:
-    """The sections named, or all of them; only a run of all is kept."""
+    """The sections named, or all of them; what is measured replaces what is stored of the same sections."""
     unknown = set(wanted) - set(SECTIONS)
     if unknown:
         raise SystemExit(f"unknown sections {sorted(unknown)}; there are {', '.join(SECTIONS)}")
@@ -47,12 +47,26 @@ def main(wanted: list[str]) -> None:
             assert isinstance(line, (Row, Growth))
             found[kind].append(line.stored())
         print(f"{name}: {time.perf_counter() - start:.0f} s", file=sys.stderr, flush=True)
-    text = as_text(found)
-    print(text)
-    if not wanted:
-        RESULTS.mkdir(exist_ok=True)
-        (RESULTS / "cpu.md").write_text(text)
-        (RESULTS / "cpu.json").write_text(json.dumps(found, indent=1) + "\n")
+    print(as_text(found))
+    RESULTS.mkdir(exist_ok=True)
+    stored = RESULTS / "cpu.json"
+    if wanted and stored.exists():
+        found = merged(json.loads(stored.read_text()), found)
+    (RESULTS / "cpu.md").write_text(as_text(found))
+    stored.write_text(json.dumps(found, indent=1) + "\n")
+
+
+def merged(before: dict, after: dict) -> dict:
+    """A stored run with some sections measured again, on the same machine; the date is that of the last."""
+    if before["where"] != after["where"]:
+        raise SystemExit("the stored run is from another machine or version: run all sections")
+    new = {row["section"] for row in after["rows"]}
+    rows = [row for row in before["rows"] if row["section"] not in new]
+    return after | {
+        "about": before["about"] | after["about"],
+        "rows": rows + after["rows"],
+        "growth": after["growth"] or before["growth"],
+    }
 
 
 def as_text(found: dict) -> str:
