@@ -8,8 +8,9 @@ import pytest
 import xarray as xr
 from typer.testing import CliRunner
 
+from largeprompt import studies
 from largeprompt.cli import app
-from largeprompt.report import folder
+from largeprompt.report import folder, page
 from largeprompt.studies import STUDIES, at_least, at_most, record
 from largeprompt.studies.record import Job, from_dataset
 
@@ -47,9 +48,9 @@ def calls(monkeypatch):
 
         return compute
 
-    monkeypatch.setattr(record, "STUDIES", made := {})
-    for module in ("largeprompt.studies", "largeprompt.report.folder", "largeprompt.report.page"):
-        monkeypatch.setattr(f"{module}.STUDIES", made)
+    made = {}
+    for module in (studies, record, folder, page):  # all imported before one of them is changed
+        monkeypatch.setattr(module, "STUDIES", made)
     for name in ("first", "second", "third"):
         made[name] = _study(name, counted(name))
     return computed
