@@ -1,4 +1,4 @@
-"""Normals by name: the generator judged by JAX's own, the numbers by their law and by mpmath's functions."""
+"""Normals by name: the generator judged by JAX's own, the numbers by their law and by NumPy."""
 
 from typing import Any
 

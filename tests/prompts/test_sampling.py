@@ -126,3 +126,16 @@ def test_float32_measures_give_float32_draws():
     draws = lp.sample_outputs(KEY, head, single, z, 50, 4)
     assert draws.dtype == jnp.float32
     assert np.all(np.isfinite(draws))
+
+
+def test_a_prompt_too_long_for_32_bits_is_refused():
+    head, mu, z = _problem()
+    for call in (
+        lambda: lp.sample_outputs(KEY, head, mu, z, 2**32, 1),
+        lambda: lp.sample_gradients(KEY, head, mu, z, 2**32, 1, cotangent=np.ones(2)),
+        lambda: lp.descend(
+            KEY, lp.LinearRegression(np.eye(1)), lp.BlockParams(np.eye(1), 1.0), 1e10, 1
+        ),
+    ):
+        with pytest.raises(ValueError, match=r"at most 2\^32 - 1"):
+            call()

@@ -19,8 +19,7 @@ from typing import Any, Literal, NamedTuple
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-import numpy as np
-from jaxtyping import Array, Float, Key
+from jaxtyping import Array, Float, Key, Shaped
 
 from .. import _checks
 from ..icl import LinearRegression, Task
@@ -173,7 +172,7 @@ class ReducedPrompts(_PromptOracle):
     The length is data and `capacity` the numbers that hold the longest of several: runs of different lengths stack.
     """
 
-    L: Float[Array, "*runs"]
+    L: Shaped[Array, "*runs"]  # a 32-bit integer where tokens are drawn
     attention: Attention = eqx.field(static=True)
     capacity: int = eqx.field(static=True)
 
@@ -181,11 +180,12 @@ class ReducedPrompts(_PromptOracle):
         self, key: Key[Array, ""], a: Float[Array, "n D"], c: Float[Array, "n D"]
     ) -> Response:
         if self.attention == "linear":
-            return reduced_linear(key, a, c, self.L.astype(a.dtype))
+            return reduced_linear(key, a, c, self.L)
         prompts = _PROMPTS + jnp.arange(self.batch, dtype=jnp.uint32)
         sigma = jnp.sqrt(jnp.sum(a**2, axis=1))
-        length = self.L.astype(jnp.uint32)[None]
-        sums = weighted_sums(words(key), prompts, sigma, length, self.capacity, SCORES_AND_VALUES)
+        sums = weighted_sums(
+            words(key), prompts, sigma, self.L[None], self.capacity, SCORES_AND_VALUES
+        )
         rest = normal_pairs(words(key), _REST, counters(a.shape), a.dtype)
         return jax.vmap(reduced_softmax)(*sums, *rest, a, c)
 
@@ -266,10 +266,11 @@ def make_oracle(
             return InfinitePrompts(regression, batch)
         if name == "prompts":
             return WholePrompts(regression, batch, int(L), attention)
-        room = capacity_for(whole_length(longest or L), SCORES_AND_VALUES)
-        length = np.asarray(L, np.float32 if dtype == jnp.float32 else np.float64)
-        capacity = room if attention == "softmax" else 0  # linear attention draws no tokens
-        return ReducedPrompts(regression, batch, jnp.asarray(length), attention, capacity)
+        if attention == "linear":  # draws no tokens
+            return ReducedPrompts(regression, batch, jnp.asarray(L, dtype), attention, 0)
+        capacity = capacity_for(whole_length(longest or L), SCORES_AND_VALUES)
+        length = jnp.asarray(int(L), jnp.uint32)
+        return ReducedPrompts(regression, batch, length, attention, capacity)
     if name != "prompts":
         raise ValueError(
             _checks.message(

@@ -10,7 +10,7 @@ p_i t_i zeta_i, t_i = <c, zeta_i> - f, are jointly Gaussian there with covarianc
 identity: two normal vectors a prompt replace D - 2 normals a token.
 
 (Given g alone the sum of p_i e_i^2 is a sum of chi-squares with L different weights, which no fewer than L numbers are known to sample:
-two normals a token it is, from one block of the generator, see random.py.)
+two normals a token it is, from one block of the generator, see prompts/normals.py.)
 
 Linear attention needs the columns W a and W c of a Wishart matrix W of L degrees of freedom: Bartlett's decomposition gives them from
 two chi-squares and two normal vectors, whatever L.

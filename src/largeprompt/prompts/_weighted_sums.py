@@ -19,12 +19,14 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton
 from jaxtyping import Array, Float, UInt32
 
+from .._message import message
 from .normals import normal_pairs
 
+_LONGEST = 2**32 - 1  # tokens and lengths are 32-bit numbers
 _BLOCK = 2**13  # counters of a prompt taken at once by XLA
 _NUMBERS = 2**17  # counters held at once, over prompts
 _LANES = 256  # counters a program of the kernel takes at once
-_WARPS = 1
+_WARPS = 1  # of a program: fastest of 1, 2 and 4 for long prompts
 _TURNS = 256  # the most turns of a program: a lane adds no more than 512 numbers in float32
 _PROGRAMS = 2**13  # programs that fill a large GPU
 
@@ -57,6 +59,14 @@ def weighted_sums(
 
 def capacity_for(L: int, layout: Layout) -> int:
     """Counters that hold L tokens, rounded up to three leading bits: few programs serve all lengths, an eighth is wasted at most."""
+    if L > _LONGEST:
+        raise ValueError(
+            message(
+                f"a sampled prompt has at most 2^32 - 1 = {_LONGEST} tokens",
+                f"L = {L}",
+                "use what is exact (output_error, finite_mean, gradient_error, oracle='exact'): its cost does not depend on L",
+            )
+        )
     pairs = -(-L // layout.per_counter)
     grain = 2 ** max(0, pairs.bit_length() - 4)
     return -(-pairs // grain) * grain

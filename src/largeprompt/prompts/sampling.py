@@ -28,8 +28,6 @@ from ._weighted_sums import Layout, capacity_for, weighted_sums
 from .gaussian import safe_sqrt
 from .normals import counters, normal_pairs, words
 
-_LONGEST = 2**32  # tokens of a prompt have 32-bit names
-
 
 def sample_outputs(
     key: KeyInput,
@@ -54,8 +52,9 @@ def sample_outputs(
     (5, 2)
     """
     mu, z, L, n = _one_query("sample_outputs", head, mu, z, L, n)
+    capacity = capacity_for(L, _SCORES)
     shared = (_checks.key(key), head, mu, z, jnp.asarray(L, jnp.uint32))
-    return _sampled(_outputs, shared, n, mesh, capacity=capacity_for(L, _SCORES))
+    return _sampled(_outputs, shared, n, mesh, capacity=capacity)
 
 
 class GradientSamples(NamedTuple):
@@ -91,9 +90,9 @@ def sample_gradients(
     """
     mu, z, L, n = _one_query("sample_gradients", head, mu, z, L, n)
     y = _checks.shaped("cotangent", _checks.finite("cotangent", cotangent), (head.out_dim,))
-    y, length = y.astype(mu.dtype), jnp.asarray(L, jnp.uint32)
-    shared = (_checks.key(key), head, mu, z, y, length)
-    return _sampled(_gradients, shared, n, mesh, capacity=capacity_for(L, SCORES_AND_VALUES))
+    capacity = capacity_for(L, SCORES_AND_VALUES)
+    shared = (_checks.key(key), head, mu, z, y.astype(mu.dtype), jnp.asarray(L, jnp.uint32))
+    return _sampled(_gradients, shared, n, mesh, capacity=capacity)
 
 
 def _sampled(one_part: Any, shared: tuple, n: int, mesh: Mesh | None, *, capacity: int) -> Any:
@@ -131,16 +130,7 @@ def _one_query(
                 "use jax.vmap over the queries, with one key each",
             )
         )
-    L = whole_length(L)
-    if L > _LONGEST:
-        raise ValueError(
-            _checks.message(
-                f"a sampled prompt has at most 2^32 = {_LONGEST} tokens",
-                f"L = {L}",
-                "use the exact output_error, finite_mean or gradient_error, whose cost does not depend on L",
-            )
-        )
-    return mu, queries[0].astype(mu.dtype), L, _checks.count("n", n)
+    return mu, queries[0].astype(mu.dtype), whole_length(L), _checks.count("n", n)
 
 
 def _score_direction(head: Head, mu: Gaussian, z: Float[Array, " d"]) -> tuple[Array, Array]:
