@@ -8,8 +8,7 @@ import xarray as xr
 from typer.testing import CliRunner
 
 import largeprompt as lp
-from largeprompt import cli
-from largeprompt.cli import app
+from largeprompt.cli import _compiling, app
 
 
 def test_version():
@@ -181,13 +180,29 @@ def test_compiled_programs_are_kept_in_the_users_cache_folder(tmp_path, monkeypa
     in_the_way = tmp_path / "file"
     in_the_way.write_text("not a folder")
     monkeypatch.setenv("XDG_CACHE_HOME", str(in_the_way))
-    cli._keep_compiled_programs()
+    _compiling.keep_compiled_programs()
     assert "JAX_COMPILATION_CACHE_DIR" not in os.environ
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    cli._keep_compiled_programs()
+    _compiling.keep_compiled_programs()
     made = tmp_path / "cache" / "largeprompt" / "programs"
     assert made.is_dir()
     assert os.environ["JAX_COMPILATION_CACHE_DIR"] == str(made)
     monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", "elsewhere")
-    cli._keep_compiled_programs()
+    _compiling.keep_compiled_programs()
     assert os.environ["JAX_COMPILATION_CACHE_DIR"] == "elsewhere"
+
+
+def test_a_quick_report_is_compiled_by_the_older_emitter_unless_the_user_chose(monkeypatch):
+    """XLA aborts on a flag it does not know: only versions that were tried get it."""
+    monkeypatch.setenv("XLA_FLAGS", "--xla_dump_to=here")
+    _compiling.compile_quickly()
+    assert os.environ["XLA_FLAGS"] == "--xla_dump_to=here --xla_cpu_use_fusion_emitters=false"
+    _compiling.compile_quickly()
+    assert os.environ["XLA_FLAGS"].count("fusion_emitters") == 1
+    monkeypatch.setenv("XLA_FLAGS", "--xla_cpu_use_fusion_emitters=true")
+    _compiling.compile_quickly()
+    assert os.environ["XLA_FLAGS"] == "--xla_cpu_use_fusion_emitters=true"
+    monkeypatch.setenv("XLA_FLAGS", "")
+    monkeypatch.setattr(_compiling, "version", lambda package: "9.9.0")
+    _compiling.compile_quickly()
+    assert os.environ["XLA_FLAGS"] == ""

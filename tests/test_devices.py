@@ -18,7 +18,7 @@ HERE = Path(__file__).parent
 
 
 def _started(script: str, devices: int, *arguments: str) -> subprocess.Popen:
-    flags = f"--xla_force_host_platform_device_count={devices}"
+    flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count={devices}"
     return subprocess.Popen(
         [sys.executable, str(HERE / script), *arguments],
         env=os.environ | {"XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu"},

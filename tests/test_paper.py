@@ -107,7 +107,7 @@ def half_scores_at_infinity(monkeypatch):
 def lengths_exchanged(*arguments, **options):
     """The published experiment with the risks of its lengths in the wrong order."""
     found = dynamics.published_experiment(*arguments, **options)
-    return found.assign(final_risk=(found.final_risk.dims, found.final_risk.values[..., ::-1]))
+    return found.assign(risk=(found.risk.dims, found.risk.values[:, ::-1]))
 
 
 BREAKS = {

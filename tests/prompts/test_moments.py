@@ -157,6 +157,18 @@ def test_derivatives_in_the_head():
             assert np.allclose(found[which][index], difference, rtol=1e-5, atol=1e-6)
 
 
+def test_weights_stored_in_32_bits():
+    """They add up to 1 to 1e-7 only: the exact routes must not take that for a failed integral."""
+    nodes, weights = np.polynomial.hermite_e.hermegauss(60)
+    head, z = lp.Head(U=[[0.9]], V=[[1.3]]), [1.2]
+    expected = lp.output_error(head, lp.Empirical(nodes[:, None], weights), z, [2.0, 1e12])
+    with jax.enable_x64(False):
+        rounded = lp.Empirical(nodes[:, None], weights)
+        found = lp.output_error(lp.Head(U=[[0.9]], V=[[1.3]]), rounded, z, [2.0, 1e12])
+    assert rounded.points.dtype == np.float32
+    np.testing.assert_allclose(found, expected, rtol=1e-5)
+
+
 def test_thousands_of_atoms():
     """A table of 3000 embeddings: at large L the error is that of a self-normalised average, of order 1/L."""
     rng = np.random.default_rng(8)

@@ -1,13 +1,12 @@
 """The command line. Heavy imports happen inside the commands, so that `--help` answers at once."""
 
-import os
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from .. import __version__
 from . import concentration, reproduce, training
+from ._compiling import keep_compiled_programs
 from ._output import LineOfErrors
 
 app = typer.Typer(
@@ -48,20 +47,7 @@ for command in (
     app.command()(command)
 
 
-def _keep_compiled_programs() -> None:
-    """Let JAX keep what it compiles between commands, in the user's cache folder, unless the user chose otherwise."""
-    home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    folder = Path(home) / "largeprompt" / "programs"
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError:
-        return  # nowhere to write: everything is compiled again
-    if os.access(folder, os.W_OK):
-        os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(folder))
-        os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.1")
-
-
 def main() -> None:
     """Entry point of the `largeprompt` command."""
-    _keep_compiled_programs()
+    keep_compiled_programs()
     app()

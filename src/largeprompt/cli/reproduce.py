@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ._compiling import compile_quickly
 from ._output import use_float64
 
 if TYPE_CHECKING:
@@ -36,6 +37,8 @@ def reproduce(
     ] = None,
 ) -> None:
     """Check every statement of the paper: data, figures and a report. Exit status 1 if a verdict is not as stated."""
+    if not full:
+        compile_quickly()
     use_float64()
     from ..report import folder
     from ..studies import STUDIES

@@ -40,7 +40,8 @@ class _Law(NamedTuple):
 
 def _law(atoms: Empirical, tilt: Float[Array, " d"]) -> _Law:
     scores = jnp.matmul(atoms.points, tilt, precision="highest")
-    log_weights = jnp.log(atoms.weights)
+    # weights that were stored in 32 bits add up to 1 in those only
+    log_weights = jax.nn.log_softmax(jnp.log(atoms.weights))
     present = log_weights > -jnp.inf
     top = jax.lax.stop_gradient(jnp.max(jnp.where(present, scores, -jnp.inf)))
     return _Law(log_weights, jnp.where(present, scores - top, 0.0))
