@@ -8,12 +8,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.flatten_util import ravel_pytree
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int
 
 from ..icl.params import BlockParams, FactoredParams, HeadParams, Params
 from ..icl.task import RiskFunction
 
 _TIMES = 128
+_CHUNK = 64  # points of a flow looked at in one call
 
 
 class Tolerances(NamedTuple):
@@ -137,11 +138,25 @@ _STRAIGHT = _multiplied, _divided, _pushed
 _PLAIN = (lambda y: y), (lambda x: x), (lambda y, dy: dy)
 
 
-@eqx.filter_jit
 def look(
-    risk: RiskFunction, like: Params, ys: Float[Array, "points n"]
-) -> tuple[Array, Array, Array]:
+    risk: RiskFunction, like: Params, points: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """At some points of a flow: the risk, the norm of its gradient, and the share of the gradient along the valley."""
+    found = []
+    for start in range(0, len(points), _CHUNK):
+        chunk = points[start : start + _CHUNK]
+        padded = np.pad(chunk, ((0, _CHUNK - len(chunk)), (0, 0)), mode="edge")
+        values = _look(risk, like, jnp.asarray(padded), jnp.asarray(len(chunk), jnp.int32))
+        found.append([np.asarray(v)[: len(chunk)] for v in values])
+    risks, norms, shares = (np.concatenate(column) for column in zip(*found, strict=True))
+    return risks, norms, shares
+
+
+@eqx.filter_jit
+def _look(
+    risk: RiskFunction, like: Params, ys: Float[Array, "points n"], count: Int[Array, ""]
+) -> tuple[Array, Array, Array]:
+    """The first `count` of the points: one program for any number of them."""
     restore = ravel_pytree(like)[1]
 
     def one(y: Float[Array, " n"]) -> tuple[Array, Array, Array]:
@@ -151,7 +166,12 @@ def look(
         whole = jnp.where(size * length > 0, size * length, 1.0)
         return value, size, jnp.abs(gradient @ along) / whole
 
-    return jax.lax.map(one, ys)
+    def step(i: Array, found: tuple[Array, ...]) -> tuple[Array, ...]:
+        return tuple(a.at[i].set(b) for a, b in zip(found, one(ys[i]), strict=True))
+
+    empty = jnp.zeros(len(ys), ys.dtype)
+    risks, norms, shares = jax.lax.fori_loop(0, count, step, (empty, empty, empty))
+    return risks, norms, shares
 
 
 def _rescaled(params: Params) -> Params:

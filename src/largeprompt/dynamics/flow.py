@@ -22,7 +22,6 @@ from ..prompts._exact import exact
 from ._solver import Stretch, Tolerances, follow, look
 from .trajectory import Phase, Trajectory
 
-_CHUNK = 64  # points of a flow looked at in one call
 _FLOOR = 1e-13  # gradients below are rounding
 _FALLEN = 0.1  # of the first gradient: the descent is nearly over
 _LONGER = 4.0  # times its duration the explicit solver goes on
@@ -112,7 +111,7 @@ class _Run(NamedTuple):
     def all_the_way(self, valley: bool) -> list[Stretch]:
         """The stretches of the flow: the descent, and decades of the valley if there is one."""
         flat = ravel_pytree(self.start)[0]
-        norm = float(look(self.risk, self.start, flat[None])[1][0])
+        norm = float(look(self.risk, self.start, np.asarray(flat)[None])[1][0])
         if not math.isfinite(norm):
             raise ValueError(
                 _checks.message(
@@ -185,12 +184,7 @@ def _trajectory(pieces: list[Stretch], run: _Run, L: float, attention: Attention
     if not len(times) or times[-1] < last:
         times = np.append(times, last)
         points = np.concatenate([points, np.asarray(pieces[-1].last_point)[None]])
-    pad = -len(points) % _CHUNK
-    chunks = np.pad(points, ((0, pad), (0, 0)), mode="edge").reshape(-1, _CHUNK, points.shape[1])
-    found = [look(run.risk, run.start, jnp.asarray(chunk)) for chunk in chunks]
-    risk, norm, along = (
-        np.concatenate([np.asarray(part[i]) for part in found])[: len(points)] for i in range(3)
-    )
+    risk, norm, along = look(run.risk, run.start, points)
     if not np.all(np.isfinite(risk)):
         raise ValueError(
             _checks.message(
