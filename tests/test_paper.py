@@ -196,6 +196,14 @@ def test_a_broken_operator_changes_the_verdict(name, monkeypatch):
     assert not broken.as_expected
 
 
+def test_the_time_of_compiling_is_recorded(reproduced):
+    records = [_stored(reproduced, name) for name in STUDIES]
+    total, compiling = (
+        sum(float(r.attrs[n]) for r in records) for n in ("seconds", "compile_seconds")
+    )
+    assert 1 < compiling < total
+
+
 def test_both_scales_have_the_same_settings():
     for study in STUDIES.values():
         assert set(study.quick) == set(study.full), study.name

@@ -24,7 +24,7 @@ def keep_compiled_programs() -> None:
         return  # nowhere to write: everything is compiled again
     if os.access(folder, os.W_OK):
         os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(folder))
-        os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.1")
+        os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
 
 
 def compile_quickly() -> None:

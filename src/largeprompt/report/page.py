@@ -72,6 +72,7 @@ def _section(folder: Path, name: str, record: xr.Dataset) -> dict[str, Any]:
         "versions": {key: attrs[key] for key in _VERSIONS},
         "key": attrs["key"],
         "seconds": float(attrs["seconds"]),
+        "compile_seconds": attrs.get("compile_seconds"),
         "data": f"data/{name}.nc",
     }
 

@@ -5,7 +5,8 @@ import json
 import platform
 import time
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, NamedTuple, cast
 
 import jax
@@ -20,6 +21,7 @@ from .base import INFINITE, Check, Findings, Part, Study, Verdict, Word
 
 _SHOWING = ("cli", "report", "sweep")  # rooms that show or distribute results, and compute none
 _CHECK = "check_"
+_COMPILED = "/jax/core/compile/backend_compile_duration"  # JAX's name of the event
 
 
 class Job(NamedTuple):
@@ -62,9 +64,10 @@ def compute(job: Job) -> xr.Dataset:
     """Run a study and record it: a pure function of the job, apart from the time it took."""
     study = find_study(job.study)
     key = study_key(job.study, job.seed)
-    start = time.perf_counter()
     config = study.config(job.scale)
-    findings = study.run(config, key)
+    start = time.perf_counter()
+    with _compiling() as programs:
+        findings = study.run(config, key)
     seconds = time.perf_counter() - start
     return to_dataset(findings).assign_attrs(
         study=job.study,
@@ -79,7 +82,24 @@ def compute(job: Job) -> xr.Dataset:
         numpy=np.__version__,
         backend=jax.default_backend(),
         seconds=seconds,
+        compile_seconds=float(sum(programs)),
     )
+
+
+@contextmanager
+def _compiling() -> Iterator[list[float]]:
+    """The seconds XLA spends on each program that is compiled meanwhile."""
+    programs: list[float] = []
+
+    def listen(event: str, seconds: float, **_: Any) -> None:
+        if event == _COMPILED:
+            programs.append(seconds)
+
+    jax.monitoring.register_event_duration_secs_listener(listen)
+    try:
+        yield programs
+    finally:
+        jax.monitoring.unregister_event_duration_listener(listen)
 
 
 def cell(configuration: Mapping[str, Any], key: None) -> xr.Dataset:
