@@ -91,9 +91,9 @@ def _compiling() -> Iterator[list[float]]:
     """The seconds XLA spends on each program that is compiled meanwhile."""
     programs: list[float] = []
 
-    def listen(event: str, seconds: float, **_: Any) -> None:
+    def listen(event: str, duration_secs: float, **kwargs: str | int) -> None:
         if event == _COMPILED:
-            programs.append(seconds)
+            programs.append(duration_secs)
 
     jax.monitoring.register_event_duration_secs_listener(listen)
     try:
