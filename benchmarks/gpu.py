@@ -38,32 +38,43 @@ Row = dict[str, Any]
 _KEY = words(jax.random.key(0))
 
 
-def seconds(call: Callable[[], Any], rounds: int = 15) -> tuple[float, float, float, float]:
-    """(median, fastest, slowest, first) of a call that ends on the host."""
-    start = time.perf_counter()
-    call()
-    first = time.perf_counter() - start
-    call()
-    times = []
-    for _ in range(rounds):
-        start = time.perf_counter()
-        call()
-        times.append(time.perf_counter() - start)
+_TURN = 0.02  # seconds of work in the device's queue for each time taken: the host's delays are not the kernel's
+
+Queue = Callable[[int], None]  # does its work that many times and waits for the last
+
+
+def seconds(queue: Queue, rounds: int = 15) -> tuple[float, float, float, float]:
+    """(median, fastest, slowest, first) time of one piece of work."""
+    first, once = _timed(queue, 1), min(_timed(queue, 1), _timed(queue, 1))
+    repeats = max(1, min(20, round(_TURN / once)))
+    times = [_timed(queue, repeats) / repeats for _ in range(rounds)]
     return statistics.median(times), min(times), max(times), first
 
 
-def _wait(call: Callable[[], Any]) -> Callable[[], Any]:
-    return lambda: jax.block_until_ready(call())
+def _timed(queue: Queue, repeats: int) -> float:
+    start = time.perf_counter()
+    queue(repeats)
+    return time.perf_counter() - start
 
 
-def _in_torch(call: Callable[[], Any]) -> Callable[[], None]:
+def _wait(call: Callable[[], Any]) -> Queue:
+    def queue(repeats: int) -> None:
+        for _ in range(repeats - 1):
+            call()
+        jax.block_until_ready(call())
+
+    return queue
+
+
+def _in_torch(call: Callable[[], Any]) -> Queue:
     assert torch is not None
 
-    def waited() -> None:
-        call()
+    def queue(repeats: int) -> None:
+        for _ in range(repeats):
+            call()
         torch.cuda.synchronize()
 
-    return waited
+    return queue
 
 
 def _prompt(L: int, d: int, dtype: Any) -> jax.Array:
@@ -171,7 +182,7 @@ def row(
 
 
 def copy_bandwidth(x: jax.Array) -> float:
-    """TB/s read and written by a device-to-device copy of an array, one call at a time as everything else here."""
+    """TB/s read and written by a device-to-device copy of an array."""
     one = jnp.ones((), x.dtype)
     median, *_ = seconds(_wait(partial(jax.jit(jnp.add), x, one)))
     return 2 * x.nbytes / median / 1e12
