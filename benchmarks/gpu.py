@@ -131,7 +131,10 @@ def check() -> list[str]:
         np.abs(single - double).max(),
         1e-5,
     )
-    for layout, name in ((_SCORES, "scores"), (SCORES_AND_VALUES, "scores and values")):
+    for layout, name, scales in (
+        (_SCORES, "scores", (1.5,)),
+        (SCORES_AND_VALUES, "scores and values", (1.5, 0.6, -0.8)),
+    ):
         for L, n in ((1, 9), (1000, 64), (3_000_001, 3)):
             with jax.enable_x64(True):
                 prompts = jnp.arange(n, dtype=jnp.uint32)
@@ -139,7 +142,12 @@ def check() -> list[str]:
                 room = capacity_for(L, layout)
                 both = [
                     jax.jit(weighted_sums, static_argnames=("capacity", "layout"))(
-                        _KEY, prompts, jnp.full(n, 1.5, dtype), length, capacity=room, layout=layout
+                        _KEY,
+                        prompts,
+                        tuple(jnp.full(n, scale, dtype) for scale in scales),
+                        length,
+                        capacity=room,
+                        layout=layout,
                     )
                     for dtype in (jnp.float32, jnp.float64)
                 ]

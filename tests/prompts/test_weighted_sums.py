@@ -11,6 +11,7 @@ from largeprompt.prompts.normals import counters, normal_pairs, words
 from largeprompt.prompts.sampling import _SCORES, SCORES_AND_VALUES
 
 KEY = words(jax.random.key(11))
+COSINE, SINE = 0.6, -0.8
 
 
 def _normals(prompt, L, layout, dtype):
@@ -32,8 +33,15 @@ def _oracle(prompt, L, sigma, layout, dtype):
     if layout is _SCORES:
         return np.array([w @ g / w.sum(), w @ w / w.sum() ** 2])
     assert e is not None
-    columns = np.stack([np.ones_like(g), g, e, g * g, g * e, e * e])
-    return np.concatenate([columns[1:] @ w / w.sum(), columns @ w**2 / w.sum() ** 2])
+    v = COSINE * g + SINE * e
+    once = np.stack([g, e, v * g, v * e]) @ w / w.sum()
+    return np.concatenate([once, np.stack([np.ones_like(g), v, v * v]) @ w**2 / w.sum() ** 2])
+
+
+def _scales(sigmas, layout, dtype):
+    """What weighted_sums takes: deviations of scores, and the direction of values where there are some."""
+    further = () if layout is _SCORES else (COSINE, SINE)
+    return (jnp.asarray(sigmas, dtype), *(jnp.full(len(sigmas), x, dtype) for x in further))
 
 
 @pytest.mark.parametrize(
@@ -50,7 +58,8 @@ def test_blocks_and_kernel_agree_with_numpy(layout, L, sigma):
     capacity = capacity_for(L, layout)
     for dtype, tolerance in ((jnp.float64, 1e-12), (jnp.float32, 3e-5)):
         expected = [_oracle(prompt, L, sigma, layout, dtype) for prompt in prompts]
-        arguments = KEY, jnp.asarray(prompts), jnp.full(3, sigma, dtype), jnp.full(3, L, jnp.uint32)
+        scales, lengths = _scales([sigma] * 3, layout, dtype), jnp.full(3, L, jnp.uint32)
+        arguments = KEY, jnp.asarray(prompts), scales, lengths
         ways = [weighted_sums(*arguments, capacity=capacity, layout=layout)]
         if dtype == jnp.float32:
             ways.append(fused_sums(*arguments, capacity=capacity, layout=layout, interpret=True))
@@ -66,7 +75,7 @@ def test_the_sums_do_not_depend_on_the_shape_of_the_launch(monkeypatch):
     for lanes, programs, company in ((256, 2**13, 3), (64, 1, 3), (256, 2**13, 1)):
         monkeypatch.setattr(_weighted_sums, "_LANES", lanes)
         monkeypatch.setattr(_weighted_sums, "_PROGRAMS", programs)
-        few = (KEY, *(a[:company] for a in (prompts, sigma, length)))
+        few = KEY, prompts[:company], (sigma[:company],), length[:company]
         capacity = capacity_for(L, _SCORES)
         sums = fused_sums(*few, capacity=capacity, layout=_SCORES, interpret=True)
         found.append(_ratios(*map(np.asarray, sums))[0])
@@ -79,7 +88,7 @@ def test_prompts_of_different_lengths_and_scales_together():
     arguments = (
         KEY,
         jnp.arange(3, dtype=jnp.uint32),
-        jnp.asarray(sigmas, jnp.float32),
+        _scales(sigmas, SCORES_AND_VALUES, jnp.float32),
         jnp.asarray(lengths, jnp.uint32),
     )
     options = {"capacity": capacity_for(1000, SCORES_AND_VALUES), "layout": SCORES_AND_VALUES}

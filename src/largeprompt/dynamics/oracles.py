@@ -30,9 +30,9 @@ from ..measures.gaussian import psd_sqrt
 from ..prompts._arguments import whole_length
 from ..prompts._weighted_sums import capacity_for, weighted_sums
 from ..prompts.normals import counters, normal_pairs, words
-from ..prompts.sampling import SCORES_AND_VALUES
+from ..prompts.sampling import SCORES_AND_VALUES, polar
 from .output_moments import OutputMoments, output_moments
-from .reduced import Response, reduced_linear, reduced_softmax
+from .reduced import Response, frame, reduced_linear, reduced_softmax
 
 OracleName = Literal["prompts", "reduced", "exact"]
 Oracle = Callable[[Key[Array, ""], Params], Float[Array, ""]]  # the mean loss of a fresh batch
@@ -182,9 +182,10 @@ class ReducedPrompts(_PromptOracle):
         if self.attention == "linear":
             return reduced_linear(key, a, c, self.L)
         prompts = _PROMPTS + jnp.arange(self.batch, dtype=jnp.uint32)
-        sigma = jnp.sqrt(jnp.sum(a**2, axis=1))
+        sigma, _, alpha, beta, _ = jax.vmap(frame)(a, c)
+        scales = (sigma, *polar(alpha, beta)[1:])
         sums = weighted_sums(
-            words(key), prompts, sigma, self.L[None], self.capacity, SCORES_AND_VALUES
+            words(key), prompts, scales, self.L[None], self.capacity, SCORES_AND_VALUES
         )
         rest = normal_pairs(words(key), _REST, counters(a.shape), a.dtype)
         return jax.vmap(reduced_softmax)(*sums, *rest, a, c)

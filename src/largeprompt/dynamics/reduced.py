@@ -26,15 +26,15 @@ Response = tuple[Array, Array, Array]  # f, df/da, df/dc
 
 
 def reduced_softmax(
-    first: Float[Array, " 6"],
-    second: Float[Array, " 6"],
+    first: Float[Array, " 5"],
+    second: Float[Array, " 3"],
     rest_0: Float[Array, " D"],
     rest_1: Float[Array, " D"],
     a: Float[Array, " D"],
     c: Float[Array, " D"],
 ) -> Response:
     """(f, df/da, df/dc) for softmax attention, made of a prompt's weighted sums over (g, e) and of standard normals."""
-    _, along, alpha, beta, across = _frame(a, c)
+    _, along, alpha, beta, across = frame(a, c)
     found = frame_moments(first, second, alpha, beta)
     rest = [_outside(normals, along, across) for normals in (rest_0, rest_1)]
     by_c = found.mean_g * along + found.mean_e * across + found.spread * rest[0]
@@ -53,7 +53,7 @@ def reduced_linear(
     normals = jax.random.normal(for_rest, (n, 2 * D + 1), a.dtype)
 
     def one(a: Array, c: Array, gg: Array, free: Array, normals: Array) -> Response:
-        sigma, along, alpha, beta, across = _frame(a, c)
+        sigma, along, alpha, beta, across = frame(a, c)
         rest = [_outside(part, along, across) for part in (normals[1 : D + 1], normals[D + 1 :])]
         # columns of W in the frame: sum g_i zeta_i and sum e_i zeta_i
         by_g = gg * along + jnp.sqrt(gg) * (normals[0] * across + rest[0])
@@ -65,7 +65,7 @@ def reduced_linear(
     return jax.vmap(one)(a, c, first, second, normals)
 
 
-def _frame(a: Float[Array, " D"], c: Float[Array, " D"]) -> tuple[Array, ...]:
+def frame(a: Float[Array, " D"], c: Float[Array, " D"]) -> tuple[Array, ...]:
     """(|a|, a / |a|, alpha, beta, unit vector across): c = alpha along + beta across; a direction that vanishes is 0."""
     sigma, along = _unit(a)
     alpha = jnp.sum(along * c)

@@ -2,7 +2,9 @@
 
 For prompts r = 0, 1, ... of L tokens with standard normal coordinates (g_i, ...) and scores sigma g_i the sums are
 
-    sum_i w_i f(token_i)   and   sum_i w_i^2 f'(token_i),       w_i = e^{sigma g_i - M},  M any number (it cancels in ratios).
+    sum_i w_i f_a f_b   and   sum_i w_i^2 f_a f_b,       w_i = e^{sigma g_i - M},  M any number (it cancels in ratios),
+
+for some pairs (a, b) of functions f_a of a token.
 
 Token numbers are named by (key, prompt, counter), see normals.py, so a prompt is the same on every device and in every company. Two
 ways lead to its sums: blocks of tokens in XLA with a running maximum, and on a GPU one fused kernel that keeps numbers, weights
@@ -10,7 +12,7 @@ and sums in registers. They differ by the rounding of the sums alone: in float32
 """
 
 from collections.abc import Callable, Sequence
-from functools import partial
+from functools import partial, reduce
 from typing import NamedTuple
 
 import jax
@@ -20,7 +22,7 @@ from jax.experimental.pallas import triton
 from jaxtyping import Array, Float, UInt32
 
 from .._message import message
-from .normals import normal_pairs
+from .normals import Words, normal_pairs
 
 _LONGEST = 2**32 - 1  # tokens and lengths are 32-bit numbers
 _BLOCK = 2**13  # counters of a prompt taken at once by XLA
@@ -31,30 +33,39 @@ _TURNS = 256  # the most turns of a program: a lane adds no more than 512 number
 _PROGRAMS = 2**13  # programs that fill a large GPU
 
 
-class Layout(NamedTuple):
-    """What a pair of normals stands for: tokens, each its normal g of the score and the functions to sum with w and w^2."""
+Pairs = tuple[tuple[int, int], ...]
+Scales = tuple[Float[Array, "#n"], ...]
 
-    tokens: Callable[[Array, Array], Sequence[tuple[Array, Sequence[Array], Sequence[Array]]]]
+
+class Layout(NamedTuple):
+    """What a pair of normals stands for, and what is summed."""
+
+    # (normal, normal, further scales of the prompt) -> for each token the normal g of its score, and its functions f_a
+    tokens: Callable[..., Sequence[tuple[Array, Sequence[Array]]]]
     per_counter: int  # tokens made of one pair
-    first: int  # number of functions summed with w
-    second: int  # and with w^2
+    first: Pairs  # (a, b) of the sums of w f_a f_b
+    second: Pairs  # and of w^2 f_a f_b
 
 
 def weighted_sums(
     key: UInt32[Array, " 2"],
     prompts: UInt32[Array, " n"],
-    sigma: Float[Array, "#n"],
+    scales: Scales,
     L: UInt32[Array, "#n"],
     capacity: int,
     layout: Layout,
 ) -> tuple[Float[Array, "n first"], Float[Array, "n second"]]:
-    """The sums of the prompts named, each with its own deviation of scores and length; `capacity` counters hold the longest."""
+    """The sums of the prompts named; `capacity` counters hold the longest.
+
+    Each prompt has its own length and scales: the deviation sigma of its scores, then what the tokens of the layout take.
+    """
     by_blocks = partial(_by_blocks, capacity=capacity, layout=layout)
-    sigma, L = (jnp.broadcast_to(a, prompts.shape) for a in (sigma, L))
-    if jax.default_backend() != "gpu" or sigma.dtype != jnp.float32:
-        return by_blocks(key, prompts, sigma, L)
+    L, *rest = (jnp.broadcast_to(a, prompts.shape) for a in (L, *scales))
+    scales = tuple(rest)
+    if jax.default_backend() != "gpu" or scales[0].dtype != jnp.float32:
+        return by_blocks(key, prompts, scales, L)
     fused = partial(fused_sums, capacity=capacity, layout=layout)
-    return jax.lax.platform_dependent(key, prompts, sigma, L, cuda=fused, default=by_blocks)
+    return jax.lax.platform_dependent(key, prompts, scales, L, cuda=fused, default=by_blocks)
 
 
 def capacity_for(L: int, layout: Layout) -> int:
@@ -87,12 +98,13 @@ class _Summary(NamedTuple):
 
     def plus(self, other: "_Summary") -> "_Summary":
         top = jnp.maximum(self.top, other.top)
-        a, b = self.rescaled(top), other.rescaled(top)
-        return _Summary(
-            top,
-            [x + y for x, y in zip(a.first, b.first, strict=True)],
-            [x + y for x, y in zip(a.second, b.second, strict=True)],
-        )
+        return self.rescaled(top).beside(other.rescaled(top))
+
+    def beside(self, other: "_Summary") -> "_Summary":
+        """The sum with another one relative to the same score."""
+        first = [x + y for x, y in zip(self.first, other.first, strict=True)]
+        second = [x + y for x, y in zip(self.second, other.second, strict=True)]
+        return _Summary(self.top, first, second)
 
     def total(self, axis: int) -> "_Summary":
         """The sum over an axis."""
@@ -105,15 +117,17 @@ class _Summary(NamedTuple):
         )
 
 
-def _drawn(key, prompt, counter, sigma: Array, L: Array, layout: Layout) -> list[_Summary]:
-    """One summary for every token of the counters, elementwise: its score, and its terms before weighting."""
+def _drawn(
+    key: Words, prompt: Array, counter: Array, scales: tuple[Array, ...], L: Array, layout: Layout
+) -> list[tuple[Array, Sequence[Array]]]:
+    """Score and functions of every token of the counters, elementwise."""
     found = []
-    pair = normal_pairs(key, prompt, counter, sigma.dtype)
-    for place, (g, first, second) in enumerate(layout.tokens(*pair)):
+    pair = normal_pairs(key, prompt, counter, scales[0].dtype)
+    for place, (g, functions) in enumerate(layout.tokens(*pair, *scales[1:])):
         index = counter * jnp.uint32(layout.per_counter) + jnp.uint32(place)
         # a token beyond L has weight e^{-inf}; no finite score is as low
-        score = jnp.where(index < L, sigma * g, jnp.asarray(_NOTHING, g.dtype))
-        found.append(_Summary(score, list(first), list(second)))
+        score = jnp.where(index < L, scales[0] * g, jnp.asarray(_NOTHING, g.dtype))
+        found.append((score, functions))
     return found
 
 
@@ -121,24 +135,24 @@ _NOTHING = -1e30  # in place of -inf, whose differences are not numbers
 
 
 def _by_blocks(
-    key: Array, prompts: Array, sigma: Array, L: Array, *, capacity: int, layout: Layout
+    key: Array, prompts: Array, scales: Scales, L: Array, *, capacity: int, layout: Layout
 ) -> tuple[Array, Array]:
     block = min(_BLOCK, capacity)
 
-    def of_block(prompt: Array, sigma: Array, L: Array, index: Array) -> _Summary:
-        counter = index.astype(jnp.uint32) * jnp.uint32(block) + jax.lax.iota(jnp.uint32, block)
-        tokens = _drawn(key, prompt, counter, sigma, L, layout)
-        top = jnp.max(jnp.stack([jnp.max(token.top) for token in tokens]))
-        weights = [jnp.exp(token.top - top) for token in tokens]
-        first = [[_dot(w, c) for c in t.first] for w, t in zip(weights, tokens, strict=True)]
-        second = [[_dot(w * w, c) for c in t.second] for w, t in zip(weights, tokens, strict=True)]
-        added = [
-            [jnp.sum(jnp.stack(column)) for column in zip(*sums, strict=True)]
-            for sums in (first, second)
-        ]
-        return _Summary(top, *added)
+    def of_token(top: Array, score: Array, functions: Sequence[Array]) -> _Summary:
+        weight = jnp.exp(score - top)
+        weighted = [weight * f for f in functions]
+        first = [_dot(weighted[a], functions[b]) for a, b in layout.first]
+        second = [_dot(weighted[a], weighted[b]) for a, b in layout.second]
+        return _Summary(top, first, second)
 
-    def one(prompt: tuple[Array, Array, Array]) -> tuple[Array, Array]:
+    def of_block(prompt: Array, scales: tuple[Array, ...], L: Array, index: Array) -> _Summary:
+        counter = index.astype(jnp.uint32) * jnp.uint32(block) + jax.lax.iota(jnp.uint32, block)
+        tokens = _drawn(key, prompt, counter, scales, L, layout)
+        top = jnp.max(jnp.stack([jnp.max(score) for score, _ in tokens]))
+        return reduce(_Summary.beside, [of_token(top, *token) for token in tokens])
+
+    def one(prompt: tuple[Array, tuple[Array, ...], Array]) -> tuple[Array, Array]:
         summary = of_block(*prompt, jnp.uint32(0))
         if capacity > block:
             used = (prompt[2] - 1) // jnp.uint32(layout.per_counter * block) + 1
@@ -149,8 +163,8 @@ def _by_blocks(
 
     at_once = max(1, _NUMBERS // block)
     if len(prompts) <= at_once:
-        return jax.vmap(one)((prompts, sigma, L))
-    return jax.lax.map(one, (prompts, sigma, L), batch_size=at_once)
+        return jax.vmap(one)((prompts, scales, L))
+    return jax.lax.map(one, (prompts, scales, L), batch_size=at_once)
 
 
 def _dot(weights: Array, column: Array) -> Array:
@@ -161,7 +175,7 @@ def _dot(weights: Array, column: Array) -> Array:
 def fused_sums(
     key: Array,
     prompts: Array,
-    sigma: Array,
+    scales: Scales,
     L: Array,
     *,
     capacity: int,
@@ -172,10 +186,11 @@ def fused_sums(
     n, tiles = len(prompts), -(-capacity // _LANES)
     turns = min(_TURNS, max(1, n * tiles // _PROGRAMS), tiles)
     parts = -(-tiles // turns)
-    widths = 1 + layout.first + layout.second
+    widths = 1 + len(layout.first) + len(layout.second)
 
-    def kernel(key_ref, prompt_ref, sigma_ref, length_ref, out_ref) -> None:
+    def kernel(key_ref, prompt_ref, length_ref, *refs) -> None:
         words, prompt = (key_ref[0], key_ref[1]), prompt_ref[0]
+        scales, out_ref = tuple(ref[0] for ref in refs[:-1]), refs[-1]
         start = pl.program_id(1) * turns
         lane = jax.lax.iota(jnp.uint32, _LANES)
         # a shorter prompt than the capacity holds ends earlier
@@ -184,25 +199,21 @@ def fused_sums(
 
         def turn(i: Array, sums: _Summary) -> _Summary:
             counter = ((start + i) * _LANES).astype(jnp.uint32) + lane
-            tokens = _drawn(words, prompt, counter, sigma_ref[0], length_ref[0], layout)
+            tokens = _drawn(words, prompt, counter, scales, length_ref[0], layout)
             top = sums.top
-            for token in tokens:
-                top = jnp.maximum(top, token.top)
+            for score, _ in tokens:
+                top = jnp.maximum(top, score)
             sums = sums.rescaled(top)
-            for token in tokens:
-                weight = jnp.exp(token.top - top)
-                sums = _Summary(
-                    top,
-                    [s + weight * c for s, c in zip(sums.first, token.first, strict=True)],
-                    [
-                        s + weight * weight * c
-                        for s, c in zip(sums.second, token.second, strict=True)
-                    ],
-                )
+            for score, f in tokens:
+                weight = jnp.exp(score - top)
+                first = [weight * (f[a] * f[b]) for a, b in layout.first]
+                second = [weight * weight * (f[a] * f[b]) for a, b in layout.second]
+                sums = sums.beside(_Summary(top, first, second))
             return sums
 
         zero = jnp.zeros(_LANES, jnp.float32)
-        empty = _Summary(zero + _NOTHING, [zero] * layout.first, [zero] * layout.second)
+        nothing = [[zero] * len(pairs) for pairs in (layout.first, layout.second)]
+        empty = _Summary(zero + _NOTHING, *nothing)
         total = jax.lax.fori_loop(jnp.int32(0), last, turn, empty).total(0)
         for place, value in enumerate((total.top, *total.first, *total.second)):
             out_ref[0, 0, place] = value
@@ -212,14 +223,15 @@ def fused_sums(
         grid=(n, parts),
         in_specs=[
             pl.BlockSpec((2,), lambda r, c: (0,)),
-            *(pl.BlockSpec((1,), lambda r, c: (r,)) for _ in range(3)),
+            *(pl.BlockSpec((1,), lambda r, c: (r,)) for _ in range(2 + len(scales))),
         ],
         out_specs=pl.BlockSpec((1, 1, widths), lambda r, c: (r, c, 0)),
         out_shape=jax.ShapeDtypeStruct((n, parts, widths), jnp.float32),
         compiler_params=triton.CompilerParams(num_warps=_WARPS),
         interpret=interpret,
-    )(key, prompts, sigma, L)
+    )(key, prompts, L, *scales)
     columns = list(jnp.moveaxis(out, -1, 0))
-    found = _Summary(columns[0], columns[1 : 1 + layout.first], columns[1 + layout.first :])
+    ends = 1 + len(layout.first)
+    found = _Summary(columns[0], columns[1:ends], columns[ends:])
     total = found.total(1)
     return jnp.stack(total.first, -1), jnp.stack(total.second, -1)

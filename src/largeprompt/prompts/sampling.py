@@ -142,18 +142,31 @@ def _score_direction(head: Head, mu: Gaussian, z: Float[Array, " d"]) -> tuple[A
 
 
 def _two_scores(g: Array, h: Array):
-    """A pair of normals is two tokens: sum w and sum w g of their scores, and sum w^2."""
-    return [(s, [jnp.ones_like(s), s], [jnp.ones_like(s)]) for s in (g, h)]
+    """A pair of normals is two tokens: f = (1, g)."""
+    return [(s, [jnp.ones_like(s), s]) for s in (g, h)]
 
 
-def _score_and_value(g: Array, e: Array):
-    """A pair of normals is one token: its score and its value given the score."""
-    terms = [jnp.ones_like(g), g, e, g * g, g * e, e * e]
-    return [(g, terms, terms)]
+def _score_and_value(g: Array, e: Array, cosine: Array, sine: Array):
+    """A pair of normals is one token of value cosine g + sine e, a standard normal: f = (1, g, e, value)."""
+    return [(g, [jnp.ones_like(g), g, e, cosine * g + sine * e])]
 
 
-_SCORES = Layout(_two_scores, per_counter=2, first=2, second=1)
-SCORES_AND_VALUES = Layout(_score_and_value, per_counter=1, first=6, second=6)
+_SCORES = Layout(_two_scores, per_counter=2, first=((0, 0), (0, 1)), second=((0, 0),))
+SCORES_AND_VALUES = Layout(
+    _score_and_value,
+    per_counter=1,
+    first=((0, 0), (0, 1), (0, 2), (3, 1), (3, 2)),
+    second=((0, 0), (0, 3), (3, 3)),
+)
+
+
+def polar(alpha: Array, beta: Array) -> tuple[Array, Array, Array]:
+    """(scale, cosine, sine) of alpha g + beta e = scale (cosine g + sine e); of 0 all vanish."""
+    size = jnp.maximum(jnp.abs(alpha), jnp.abs(beta))
+    safe = jnp.where(size > 0, size, 1.0)
+    length = jnp.sqrt((alpha / safe) ** 2 + (beta / safe) ** 2)
+    scale = safe * jnp.where(size > 0, length, 1.0)
+    return jnp.where(size > 0, scale, 0.0), alpha / scale, beta / scale
 
 
 class FrameMoments(NamedTuple):
@@ -173,27 +186,21 @@ class FrameMoments(NamedTuple):
 
 
 def frame_moments(
-    first: Float[Array, " 6"], second: Float[Array, " 6"], alpha: Array, beta: Array
+    first: Float[Array, " 5"], second: Float[Array, " 3"], alpha: Array, beta: Array
 ) -> FrameMoments:
-    """From the sums of w and w^2 times (1, g, e, g^2, ge, e^2)."""
+    """From the sums of `SCORES_AND_VALUES`, with the value alpha g + beta e in units of its scale."""
+    scale, cosine, sine = polar(alpha, beta)
     total = first[0]
-    _, g, e, gg, ge, ee = first / total
-    q, qg, qe, qgg, qge, qee = second / total**2
-    v = alpha * g + beta * e
+    _, g, e, vg, ve = first / total
+    q, qv, qvv = second / total**2
+    v = cosine * g + sine * e
     # the residuals enter both sums with covariance [[sum p^2 (v_i-v)^2, sum p^2 (v_i-v)], [., sum p^2]] times theirs
-    q1 = alpha * qg + beta * qe - v * q
-    q2 = alpha**2 * qgg + 2 * alpha * beta * qge + beta**2 * qee
-    q2 = q2 - 2 * v * (alpha * qg + beta * qe) + v**2 * q
     spread = jnp.sqrt(q)
-    slope = q1 / spread
+    slope = (qv - v * q) / spread
+    left = jnp.maximum(qvv - 2 * v * qv + v**2 * q - slope**2, 0.0)
+    cov_g, cov_e = vg - v * g, ve - v * e
     return FrameMoments(
-        g,
-        e,
-        alpha * (gg - g * g) + beta * (ge - g * e),
-        alpha * (ge - g * e) + beta * (ee - e * e),
-        spread,
-        slope,
-        jnp.sqrt(jnp.maximum(q2 - slope**2, 0.0)),
+        g, e, scale * cov_g, scale * cov_e, spread, scale * slope, scale * jnp.sqrt(left)
     )
 
 
@@ -214,7 +221,7 @@ def _outputs(shared: tuple, prompts: UInt32[Array, " n"], *, capacity: int) -> F
     )
     centre = jnp.matmul(V, mu.centre, precision="highest")
     for_tokens, for_rest = _streams(key)
-    first, second = weighted_sums(for_tokens, prompts, sigma[None], L[None], capacity, _SCORES)
+    first, second = weighted_sums(for_tokens, prompts, (sigma[None],), L[None], capacity, _SCORES)
     mean_score, y2 = first[:, 1] / first[:, 0], second[:, 0] / first[:, 0] ** 2
     noise, _ = normal_pairs(for_rest, prompts[:, None], counters((1, len(V))), mu.dtype)
     return (
@@ -238,11 +245,12 @@ def _gradients(shared: tuple, prompts: UInt32[Array, " n"], *, capacity: int) ->
 
     # v_i - <covector, m> = alpha g_i + beta e_i with g_i, e_i independent normals
     for_tokens, for_rest = _streams(key)
-    sums = weighted_sums(for_tokens, prompts, sigma[None], L[None], capacity, SCORES_AND_VALUES)
+    scales = tuple(a[None] for a in (sigma, *polar(alpha, beta)[1:]))
+    sums = weighted_sums(for_tokens, prompts, scales, L[None], capacity, SCORES_AND_VALUES)
     normals = normal_pairs(for_rest, prompts[:, None], counters((1, mu.dim)), mu.dtype)
 
     def one(
-        first: Float[Array, " 6"], second: Float[Array, " 6"], *normals: Float[Array, " d"]
+        first: Float[Array, " 5"], second: Float[Array, " 3"], *normals: Float[Array, " d"]
     ) -> tuple[Array, Array]:
         found = frame_moments(first, second, alpha, beta)
         noise = [jnp.matmul(part, root, precision="highest") for part in normals]
