@@ -193,9 +193,9 @@ def test_discrete_tokens_against_enumeration():
 def test_sampling_agrees(tokens, quantity):
     """Monte Carlo within 5 combined standard errors: a false alarm below 1e-5 for the sampled part."""
     head, mu = _plane()
-    if tokens == "uniform":
-        mu = lp.Uniform(2, 1.0)
     nu = lp.Uniform(2, 1.0)
+    if tokens == "uniform":  # quasi-random sums for every query: two of them
+        mu, nu = lp.Uniform(2, 1.0), lp.Empirical([[0.9, 0.4], [-0.3, 0.8]])
     exact = lp.concentration_curve(head, mu, nu, [5.0, 20.0], quantity, key=KEY)
     sampled = lp.concentration_curve(
         head, mu, nu, [5, 20], quantity, "montecarlo", KEY, relative_error=0.02
