@@ -7,13 +7,14 @@ it costs. The process that runs the documents compiles as a user's, the studies 
 """
 
 import os
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import jax
 import pytest
 from xdist.scheduler import LoadScopeScheduling
+
+from largeprompt.cli._compiling import compile_quickly
 
 
 def _own_core() -> None:
@@ -32,9 +33,7 @@ _own_core()  # before JAX counts the cores
 jax.config.update("jax_enable_x64", True)
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 jax.config.update("jax_disable_most_optimizations", True)
-if version("jaxlib").startswith("0.10."):  # XLA aborts on a flag it does not know
-    flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_cpu_use_fusion_emitters=false"
-    os.environ["XLA_FLAGS"] = flags
+compile_quickly()
 
 PROGRAMS = Path(__file__).parents[1] / ".pytest_cache" / "programs"
 for option, value in {

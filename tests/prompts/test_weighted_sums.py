@@ -47,6 +47,7 @@ def _scales(sigmas, layout, dtype):
 @pytest.mark.parametrize(
     ("layout", "L", "sigma"),
     [
+        (_SCORES, 1, 1.0),
         (_SCORES, 7, 30.0),
         (_SCORES, 40_001, 0.7),  # several blocks, an odd number of tokens
         (SCORES_AND_VALUES, 2, 0.0),

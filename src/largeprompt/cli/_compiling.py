@@ -9,9 +9,8 @@ from pathlib import Path
 
 # The newer emitter of XLA's CPU compiler takes two thirds longer to compile; what it makes is faster only where prompts are sampled.
 _OLD_EMITTER = "--xla_cpu_use_fusion_emitters=false"
-_KNOWN_BY = (
-    "0.10."  # versions of jaxlib: 0.11 no longer has it, and XLA aborts on a flag it does not know
-)
+# Versions of jaxlib that have the flag; 0.11 does not, and XLA aborts on a flag it does not know.
+_KNOWN_BY = "0.10."
 
 
 def keep_compiled_programs() -> None:

@@ -182,13 +182,14 @@ class ReducedPrompts(_PromptOracle):
         if self.attention == "linear":
             return reduced_linear(key, a, c, self.L)
         prompts = _PROMPTS + jnp.arange(self.batch, dtype=jnp.uint32)
-        sigma, _, alpha, beta, _ = jax.vmap(frame)(a, c)
-        scales = (sigma, *polar(alpha, beta)[1:])
+        plane = jax.vmap(frame)(a, c)
+        _, cosine, sine = value = polar(plane.alpha, plane.beta)
+        scales = (plane.sigma, cosine, sine)
         sums = weighted_sums(
             words(key), prompts, scales, self.L[None], self.capacity, SCORES_AND_VALUES
         )
         rest = normal_pairs(words(key), _REST, counters(a.shape), a.dtype)
-        return jax.vmap(reduced_softmax)(*sums, *rest, a, c)
+        return jax.vmap(reduced_softmax)(*sums, *rest, plane, value)
 
 
 def _whole_prompt(attention: Attention) -> Callable:

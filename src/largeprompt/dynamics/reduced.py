@@ -16,6 +16,8 @@ Linear attention needs the columns W a and W c of a Wishart matrix W of L degree
 two chi-squares and two normal vectors, whatever L.
 """
 
+from typing import NamedTuple
+
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Key
@@ -25,21 +27,42 @@ from ..prompts.sampling import frame_moments
 Response = tuple[Array, Array, Array]  # f, df/da, df/dc
 
 
+class Frame(NamedTuple):
+    """The plane of a and c: a = sigma along, c = alpha along + beta across; a direction that vanishes is 0."""
+
+    sigma: Array
+    along: Float[Array, "*n D"]
+    alpha: Array
+    beta: Array
+    across: Float[Array, "*n D"]
+
+
+def frame(a: Float[Array, " D"], c: Float[Array, " D"]) -> Frame:
+    """The frame of one prompt."""
+    sigma, along = _unit(a)
+    alpha = jnp.sum(along * c)
+    beta, across = _unit(c - alpha * along)
+    return Frame(sigma, along, alpha, beta, across)
+
+
 def reduced_softmax(
     first: Float[Array, " 5"],
     second: Float[Array, " 3"],
     rest_0: Float[Array, " D"],
     rest_1: Float[Array, " D"],
-    a: Float[Array, " D"],
-    c: Float[Array, " D"],
+    plane: Frame,
+    value: tuple[Array, Array, Array],
 ) -> Response:
-    """(f, df/da, df/dc) for softmax attention, made of a prompt's weighted sums over (g, e) and of standard normals."""
-    _, along, alpha, beta, across = frame(a, c)
-    found = frame_moments(first, second, alpha, beta)
+    """(f, df/da, df/dc) for softmax attention, made of a prompt's weighted sums over (g, e) and of standard normals.
+
+    `value` is (alpha, beta) in polar form, as the sums were made with it.
+    """
+    found = frame_moments(first, second, *value)
+    along, across = plane.along, plane.across
     rest = [_outside(normals, along, across) for normals in (rest_0, rest_1)]
     by_c = found.mean_g * along + found.mean_e * across + found.spread * rest[0]
     by_a = found.cov_g * along + found.cov_e * across + found.slope * rest[0] + found.left * rest[1]
-    return alpha * found.mean_g + beta * found.mean_e, by_a, by_c
+    return plane.alpha * found.mean_g + plane.beta * found.mean_e, by_a, by_c
 
 
 def reduced_linear(
@@ -63,14 +86,6 @@ def reduced_linear(
         return sigma * (alpha * gg + beta * ge) / L, W_c, W_a
 
     return jax.vmap(one)(a, c, first, second, normals)
-
-
-def frame(a: Float[Array, " D"], c: Float[Array, " D"]) -> tuple[Array, ...]:
-    """(|a|, a / |a|, alpha, beta, unit vector across): c = alpha along + beta across; a direction that vanishes is 0."""
-    sigma, along = _unit(a)
-    alpha = jnp.sum(along * c)
-    beta, across = _unit(c - alpha * along)
-    return sigma, along, alpha, beta, across
 
 
 def _unit(vector: Float[Array, " D"]) -> tuple[Float[Array, ""], Float[Array, " D"]]:

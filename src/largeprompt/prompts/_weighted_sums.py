@@ -32,7 +32,6 @@ _WARPS = 1  # of a program: fastest of 1, 2 and 4 for long prompts
 _TURNS = 256  # the most turns of a program: a lane adds no more than 512 numbers in float32
 _PROGRAMS = 2**13  # programs that fill a large GPU
 
-
 Pairs = tuple[tuple[int, int], ...]
 Scales = tuple[Float[Array, "#n"], ...]
 

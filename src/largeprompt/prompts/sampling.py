@@ -164,13 +164,13 @@ def polar(alpha: Array, beta: Array) -> tuple[Array, Array, Array]:
     """(scale, cosine, sine) of alpha g + beta e = scale (cosine g + sine e); of 0 all vanish."""
     size = jnp.maximum(jnp.abs(alpha), jnp.abs(beta))
     safe = jnp.where(size > 0, size, 1.0)
-    length = jnp.sqrt((alpha / safe) ** 2 + (beta / safe) ** 2)
-    scale = safe * jnp.where(size > 0, length, 1.0)
-    return jnp.where(size > 0, scale, 0.0), alpha / scale, beta / scale
+    squares = (alpha / safe) ** 2 + (beta / safe) ** 2
+    length = safe * jnp.sqrt(jnp.where(size > 0, squares, 1.0))
+    return jnp.where(size > 0, length, 0.0), alpha / length, beta / length
 
 
 class FrameMoments(NamedTuple):
-    """Of a prompt with values v_i = alpha g_i + beta e_i: weighted means of g and e, weighted covariances of v with them, and
+    """Of a prompt with values v_i in the plane of g_i and e_i: weighted means of g and e, weighted covariances of v with them, and
 
     the residual r of a token outside both directions: sum p_i r_i = spread N, sum p_i (v_i - v) r_i = slope N + left N' for
     independent standard normals N and N' (times the root of the residual's covariance).
@@ -186,10 +186,9 @@ class FrameMoments(NamedTuple):
 
 
 def frame_moments(
-    first: Float[Array, " 5"], second: Float[Array, " 3"], alpha: Array, beta: Array
+    first: Float[Array, " 5"], second: Float[Array, " 3"], scale: Array, cosine: Array, sine: Array
 ) -> FrameMoments:
-    """From the sums of `SCORES_AND_VALUES`, with the value alpha g + beta e in units of its scale."""
-    scale, cosine, sine = polar(alpha, beta)
+    """From the sums of `SCORES_AND_VALUES`, made with the same cosine and sine: values are v_i = scale (cosine g_i + sine e_i)."""
     total = first[0]
     _, g, e, vg, ve = first / total
     q, qv, qvv = second / total**2
@@ -245,14 +244,15 @@ def _gradients(shared: tuple, prompts: UInt32[Array, " n"], *, capacity: int) ->
 
     # v_i - <covector, m> = alpha g_i + beta e_i with g_i, e_i independent normals
     for_tokens, for_rest = _streams(key)
-    scales = tuple(a[None] for a in (sigma, *polar(alpha, beta)[1:]))
+    scale, cosine, sine = polar(alpha, beta)
+    scales = sigma[None], cosine[None], sine[None]
     sums = weighted_sums(for_tokens, prompts, scales, L[None], capacity, SCORES_AND_VALUES)
     normals = normal_pairs(for_rest, prompts[:, None], counters((1, mu.dim)), mu.dtype)
 
     def one(
         first: Float[Array, " 5"], second: Float[Array, " 3"], *normals: Float[Array, " d"]
     ) -> tuple[Array, Array]:
-        found = frame_moments(first, second, alpha, beta)
+        found = frame_moments(first, second, scale, cosine, sine)
         noise = [jnp.matmul(part, root, precision="highest") for part in normals]
         mean = found.mean_g * direction + found.mean_e * second_direction
         mean = mu.centre + mean + found.spread * noise[0]

@@ -75,7 +75,7 @@ STUDY = Study(
     "and query, so batches are noisy in tasks and queries but not in prompts; test risks by a fixed sample of tasks and queries, exact given those. Variant "
     "theory: gradient flow from the balanced initialisation, no noise. Best heads exact, ridge sampled. In the variant released-code the two "
     "attentions start from different weights, which decide its risks for tens of thousands of steps: its trained heads are compared from 100,000 "
-    "steps on, at full scale. Runs differ by their seed: some stay on a plateau for all of training, at several times the risk of the best head, so "
+    "steps on, at full scale. Runs differ by their seed: some stay on a plateau for all of training, at about twice the risk of the best head, so "
     "the risk shown is the lowest over seeds, and the data hold the share of runs that came within a tenth of the best head.",
     unknown="Captions and numbers of the figures of Section 6 are not known to us: the expected conclusion is the one of the abstract.",
     quick={"steps": 10_000, "lengths": [10, 100, 1000], "seeds": 1, "oracle": "exact"},
