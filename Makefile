@@ -31,7 +31,7 @@ clean:
 	rm -rf $(VENV) .pytest_cache
 
 # Rebuilt only when what is installed could have changed.
-$(INSTALLED): pyproject.toml constraints.txt | python-is-ready
+$(INSTALLED): pyproject.toml constraints.txt setup.py $(wildcard src/largeprompt/_native/*.cc src/largeprompt/_native/*.h) | python-is-ready
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[test]'
 	touch $@

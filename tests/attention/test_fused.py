@@ -89,14 +89,14 @@ def test_what_the_kernels_leave_to_xla():
     assert not fused.fits(_prompt(2, 65, jnp.float32, False), 1, with_cov=True)
 
 
-def test_without_a_gpu_fused_is_streamed_and_has_derivatives():
+def test_without_a_kernel_fused_is_streamed_and_has_derivatives():
     prompt = _prompt(500, 3, jnp.float64, True)
     head = lp.Head(U=np.eye(3), V=np.ones((1, 3)))
     z = jnp.ones(3)
     by = {engine: lp.attend(head, prompt, z, engine=engine) for engine in ("fused", "dense")}
     assert np.allclose(by["fused"], by["dense"], rtol=1e-12)
     tilts = jnp.ones((1, 3))
-    ours = jax.jacobian(lambda t: engines._on_gpu(prompt, t, False, 100).mean)(tilts)
+    ours = jax.jacobian(lambda t: engines._by_kernel(prompt, t, False, 100).mean)(tilts)
     theirs = jax.jacobian(lambda t: engines.empirical_moments(prompt, t, engine="dense").mean)(
         tilts
     )

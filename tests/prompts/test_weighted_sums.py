@@ -1,4 +1,4 @@
-"""Sums over sampled tokens: by blocks and by the GPU kernel (interpreted), judged by NumPy on the same normals."""
+"""Sums over sampled tokens: by blocks, by the CPU's kernel and by the GPU's (interpreted), judged by NumPy on the same normals."""
 
 import jax
 import jax.numpy as jnp
@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from largeprompt.prompts import _weighted_sums
-from largeprompt.prompts._weighted_sums import capacity_for, fused_sums, weighted_sums
+from largeprompt.prompts._weighted_sums import _by_blocks, capacity_for, fused_sums, weighted_sums
 from largeprompt.prompts.normals import counters, normal_pairs, words
 from largeprompt.prompts.sampling import _SCORES, SCORES_AND_VALUES
 
@@ -61,9 +61,13 @@ def test_blocks_and_kernel_agree_with_numpy(layout, L, sigma):
         expected = [_oracle(prompt, L, sigma, layout, dtype) for prompt in prompts]
         scales, lengths = _scales([sigma] * 3, layout, dtype), jnp.full(3, L, jnp.uint32)
         arguments = KEY, jnp.asarray(prompts), scales, lengths
-        ways = [weighted_sums(*arguments, capacity=capacity, layout=layout)]
+        options = {"capacity": capacity, "layout": layout}
+        ways = [_by_blocks(*arguments, **options)]
         if dtype == jnp.float32:
-            ways.append(fused_sums(*arguments, capacity=capacity, layout=layout, interpret=True))
+            ways.append(
+                weighted_sums(*arguments, **options)
+            )  # the CPU's kernel, where there is one
+            ways.append(fused_sums(*arguments, **options, interpret=True))
         for sums in ways:
             assert sums[0].dtype == dtype
             assert np.allclose(_ratios(*map(np.asarray, sums)), expected, tolerance, tolerance)
@@ -99,6 +103,7 @@ def test_prompts_of_different_lengths_and_scales_together():
     ]
     for sums in (
         weighted_sums(*arguments, **options),
+        _by_blocks(*arguments, **options),
         fused_sums(*arguments, **options, interpret=True),
     ):
         assert np.allclose(_ratios(*map(np.asarray, sums)), expected, 3e-5, 3e-5)

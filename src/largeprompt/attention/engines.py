@@ -1,8 +1,8 @@
-"""How tilted moments of given tokens are computed: all at once, streamed over blocks of tokens, or by one GPU kernel.
+"""How tilted moments of given tokens are computed: all at once, streamed over blocks of tokens, or by one kernel.
 
 All engines return the same `TiltedMoments`. *dense* holds every score, queries x tokens. *streamed* holds the scores of
 one block of tokens at a time and merges the blocks' summaries, so that its memory does not grow with the number of tokens.
-*fused* (fused.py) does the same inside one kernel, on a GPU; elsewhere it is *streamed*.
+*fused* does the same inside one kernel, on a GPU (fused.py) and on a CPU (_native); where there is none it is *streamed*.
 """
 
 from functools import partial
@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from jax.sharding import Mesh
 from jaxtyping import Array, Float
 
-from .. import _checks, _devices
+from .. import _checks, _devices, _native
 from ..measures import Empirical, TiltedMoments, tilted_moments
 from . import fused
 
@@ -23,7 +23,10 @@ Engine = Literal["auto", "dense", "streamed", "fused"]
 _DENSE_SCORES = 2**22  # the largest number of scores `auto` holds at once
 _BLOCK_SCORES = 2**22  # scores per block of the streamed engine
 _GPU_BLOCK_SCORES = 2**26  # larger on a GPU, where a block is one launch and must fill the chip
-_FUSED_SCORES = 2**20  # below this the launch of a kernel costs as much as the work
+_FUSED_SCORES = {
+    "gpu": 2**20,
+    "cpu": 2**12,
+}  # below this the call of a kernel costs as much as the work
 
 
 def empirical_moments(
@@ -43,22 +46,22 @@ def empirical_moments(
         )
     if block_size is not None:
         block_size = _checks.count("block_size", block_size)
-    # asked of the default device, and again of the device that runs: a CPU in a machine with a GPU takes the other branch
-    kernel_here = jax.default_backend() == "gpu" and block_size is None
-    kernel_here = kernel_here and fused.fits(prompt, len(tilts), with_cov=with_cov)
+    # asked of the default device, and again of the device that runs: a CPU in a machine with a GPU takes another branch
+    device = jax.default_backend()
+    kernel_here = block_size is None and _has_kernel(device, prompt, tilts, with_cov)
     scores = prompt.n * len(tilts)
-    if engine == "auto" and kernel_here and scores >= _FUSED_SCORES:
+    if engine == "auto" and kernel_here and scores >= _FUSED_SCORES[device]:
         engine = "fused"
     if engine == "auto":
         engine = "dense" if scores <= _DENSE_SCORES and block_size is None else "streamed"
     if engine == "dense":
         return tilted_moments(prompt.points, prompt.log_weights, tilts, with_cov=with_cov)
     if block_size is None:
-        largest = _GPU_BLOCK_SCORES if jax.default_backend() == "gpu" else _BLOCK_SCORES
+        largest = _GPU_BLOCK_SCORES if device == "gpu" else _BLOCK_SCORES
         block_size = max(1024, largest // len(tilts))
     block_size = min(block_size, prompt.n)
     if engine == "fused" and kernel_here:
-        return _on_gpu(prompt, tilts, with_cov, block_size)
+        return _by_kernel(prompt, tilts, with_cov, block_size)
     return _streamed(prompt, tilts, with_cov=with_cov, block_size=block_size)
 
 
@@ -99,20 +102,33 @@ def _part_of_a_prompt(
     return jax.tree.map(lambda leaf: jax.lax.all_gather(leaf, axes), part).union()
 
 
+def _has_kernel(device: str, prompt: Empirical, tilts: Float[Array, "q d"], with_cov: bool) -> bool:
+    """Whether a kernel of that device serves."""
+    if device == "gpu":
+        return fused.fits(prompt, len(tilts), with_cov=with_cov)
+    return device == "cpu" and not with_cov and _native.fits(prompt.points, tilts)
+
+
 @partial(jax.custom_jvp, nondiff_argnums=(2, 3))
-def _on_gpu(
+def _by_kernel(
     prompt: Empirical, tilts: Float[Array, "q d"], with_cov: bool, block_size: int
 ) -> TiltedMoments:
-    return jax.lax.platform_dependent(
-        prompt,
-        tilts,
-        cuda=partial(fused.fused_moments, with_cov=with_cov),
-        default=partial(_streamed, with_cov=with_cov, block_size=block_size),
-    )
+    kernels = {}
+    if _has_kernel("gpu", prompt, tilts, with_cov) and jax.default_backend() == "gpu":
+        kernels["cuda"] = partial(fused.fused_moments, with_cov=with_cov)
+    if _has_kernel("cpu", prompt, tilts, with_cov):
+        kernels["cpu"] = _on_cpu
+    streamed = partial(_streamed, with_cov=with_cov, block_size=block_size)
+    return jax.lax.platform_dependent(prompt, tilts, **kernels, default=streamed)
 
 
-@_on_gpu.defjvp
-def _on_gpu_jvp(with_cov: bool, block_size: int, primals: tuple, tangents: tuple) -> tuple:
+def _on_cpu(prompt: Empirical, tilts: Float[Array, "q d"]) -> TiltedMoments:
+    found = _native.tilted_moments(prompt.points, prompt.log_weights, tilts)
+    return TiltedMoments(*found, None)
+
+
+@_by_kernel.defjvp
+def _by_kernel_jvp(with_cov: bool, block_size: int, primals: tuple, tangents: tuple) -> tuple:
     """A kernel has no derivative of its own: that of the streamed engine serves."""
     engine = partial(_streamed, with_cov=with_cov, block_size=block_size)
     return jax.jvp(engine, primals, tangents)

@@ -6,9 +6,9 @@ For prompts r = 0, 1, ... of L tokens with standard normal coordinates (g_i, ...
 
 for some pairs (a, b) of functions f_a of a token.
 
-Token numbers are named by (key, prompt, counter), see normals.py, so a prompt is the same on every device and in every company. Two
-ways lead to its sums: blocks of tokens in XLA with a running maximum, and on a GPU one fused kernel that keeps numbers, weights
-and sums in registers. They differ by the rounding of the sums alone: in float32 a relative 1e-6 or so.
+Token numbers are named by (key, prompt, counter), see normals.py, so a prompt is the same on every device and in every company. Three
+ways lead to its sums: blocks of tokens in XLA with a running maximum, and kernels that keep numbers, weights and sums in registers,
+one for a GPU, below, and one for a CPU (_native). They differ by the rounding of the sums alone: in float32 a relative 1e-6 or so.
 """
 
 from collections.abc import Callable, Sequence
@@ -21,6 +21,7 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton
 from jaxtyping import Array, Float, UInt32
 
+from .. import _native
 from .._message import message
 from .normals import Words, normal_pairs
 
@@ -44,6 +45,7 @@ class Layout(NamedTuple):
     per_counter: int  # tokens made of one pair
     first: Pairs  # (a, b) of the sums of w f_a f_b
     second: Pairs  # and of w^2 f_a f_b
+    native: bool = False  # whether the CPU's kernel knows it
 
 
 def weighted_sums(
@@ -58,13 +60,35 @@ def weighted_sums(
 
     Each prompt has its own length and scales: the deviation sigma of its scores, then what the tokens of the layout take.
     """
-    by_blocks = partial(_by_blocks, capacity=capacity, layout=layout)
     L, *rest = (jnp.broadcast_to(a, prompts.shape) for a in (L, *scales))
-    scales = tuple(rest)
-    if jax.default_backend() != "gpu" or scales[0].dtype != jnp.float32:
-        return by_blocks(key, prompts, scales, L)
-    fused = partial(fused_sums, capacity=capacity, layout=layout)
-    return jax.lax.platform_dependent(key, prompts, scales, L, cuda=fused, default=by_blocks)
+    return _fastest(key, prompts, tuple(rest), L, capacity, layout)
+
+
+@partial(jax.custom_jvp, nondiff_argnums=(4, 5))
+def _fastest(
+    key: Array, prompts: Array, scales: Scales, L: Array, capacity: int, layout: Layout
+) -> tuple[Array, Array]:
+    by_blocks = partial(_by_blocks, capacity=capacity, layout=layout)
+    kernels = {}
+    if scales[0].dtype == jnp.float32:
+        if jax.default_backend() == "gpu":
+            kernels["cuda"] = partial(fused_sums, capacity=capacity, layout=layout)
+        if layout.native and _native.available():
+            kernels["cpu"] = partial(_on_cpu, layout=layout)
+    return jax.lax.platform_dependent(key, prompts, scales, L, **kernels, default=by_blocks)
+
+
+@_fastest.defjvp
+def _fastest_jvp(capacity: int, layout: Layout, primals: tuple, tangents: tuple) -> tuple:
+    """A kernel has no derivative of its own."""
+    return jax.jvp(partial(_by_blocks, capacity=capacity, layout=layout), primals, tangents)
+
+
+def _on_cpu(
+    key: Array, prompts: Array, scales: Scales, L: Array, *, layout: Layout
+) -> tuple[Array, Array]:
+    widths = len(layout.first), len(layout.second)
+    return _native.weighted_sums(key, prompts, L, jnp.stack(scales), widths)
 
 
 def capacity_for(L: int, layout: Layout) -> int:

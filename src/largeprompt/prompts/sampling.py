@@ -151,12 +151,13 @@ def _score_and_value(g: Array, e: Array, cosine: Array, sine: Array):
     return [(g, [jnp.ones_like(g), g, e, cosine * g + sine * e])]
 
 
-_SCORES = Layout(_two_scores, per_counter=2, first=((0, 0), (0, 1)), second=((0, 0),))
+_SCORES = Layout(_two_scores, per_counter=2, first=((0, 0), (0, 1)), second=((0, 0),), native=True)
 SCORES_AND_VALUES = Layout(
     _score_and_value,
     per_counter=1,
     first=((0, 0), (0, 1), (0, 2), (3, 1), (3, 2)),
     second=((0, 0), (0, 3), (3, 3)),
+    native=True,
 )
 
 

@@ -1,0 +1,189 @@
+"""The CPU's kernels, judged by NumPy in float64; that XLA does their work where they are not installed."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import largeprompt as lp
+from largeprompt import _native
+from largeprompt.attention import engines
+from largeprompt.prompts import _weighted_sums
+from largeprompt.prompts.sampling import SCORES_AND_VALUES
+
+needs_kernels = pytest.mark.skipif(
+    not _native.available(), reason="no C++ compiler was found when the package was installed"
+)
+
+
+def _tokens(*shape, scale=1.0, seed=0):
+    return (scale * np.random.default_rng(seed).normal(size=shape)).astype(np.float32)
+
+
+def _oracle(points, log_weights, tilts):
+    """Log normaliser and mean, in float64."""
+    points, tilts = (np.asarray(a, np.float64) for a in (points, tilts))
+    scores = tilts @ points.T + (0.0 if log_weights is None else np.asarray(log_weights))
+    top = scores.max(axis=1, keepdims=True)
+    terms = np.exp(scores - top)
+    total = terms.sum(axis=1)
+    return top[:, 0] + np.log(total), terms @ points / total[:, None]
+
+
+@needs_kernels
+@pytest.mark.parametrize(
+    ("n", "d", "q"),
+    [
+        (1, 1, 1),  # one token of one coordinate
+        (1, 40, 2),  # one wide token
+        (63, 5, 3),
+        (1025, 16, 1),  # rows read in place, two parts, the second of one token
+        (5000, 37, 3),  # rows that end between two vectors
+        (3000, 100, 6),
+        (2049, 3, 700),  # transposed tiles, blocks of tilts
+        (300, 32, 600),
+    ],
+)
+@pytest.mark.parametrize("weighted", [False, True])
+def test_tilted_moments_agree_with_numpy(n, d, q, weighted):
+    """Stated tolerance: 3e-6 of the tokens' scale."""
+    points, tilts = _tokens(n, d), _tokens(q, d, scale=2 / np.sqrt(d), seed=1)
+    logs = None
+    if weighted:  # some tokens weigh nothing
+        weights = np.random.default_rng(2).uniform(size=n)
+        with np.errstate(divide="ignore"):
+            logs = np.log(np.where(weights > 0.3, weights, 0.0) if n > 1 else weights)
+        logs = logs.astype(np.float32)
+    log_normaliser, mean = _native.tilted_moments(
+        jnp.asarray(points), None if logs is None else jnp.asarray(logs), jnp.asarray(tilts)
+    )
+    expected = _oracle(points, logs, tilts)
+    assert np.allclose(log_normaliser, expected[0], rtol=3e-6, atol=3e-6)
+    assert np.max(np.abs(np.asarray(mean) - expected[1])) <= 3e-6 * np.max(np.abs(points))
+
+
+@needs_kernels
+@pytest.mark.parametrize("d", [3, 40])
+@pytest.mark.parametrize("scale", [1e-30, 1e4, 1e34])
+def test_scores_of_every_size(d, scale):
+    """From no tilt to one that only the largest score survives."""
+    points = _tokens(500, d)
+    tilt = (scale * np.eye(d)[:1]).astype(np.float32)
+    _, mean = _native.tilted_moments(jnp.asarray(points), None, jnp.asarray(tilt))
+    expected = points[np.argmax(points[:, 0])] if scale > 1 else points.mean(axis=0)
+    assert np.allclose(mean[0], expected, rtol=1e-5, atol=1e-6)
+
+
+@needs_kernels
+@pytest.mark.parametrize("d", [3, 40])
+def test_what_is_not_finite_is_not_hidden(d):
+    points, tilts = _tokens(500, d), np.full((2, d), 1e30, np.float32)
+    points[400, 0] = 3e38  # its score overflows
+    log_normaliser, mean = _native.tilted_moments(jnp.asarray(points), None, jnp.asarray(tilts))
+    assert not np.any(np.isfinite(log_normaliser))
+    assert not np.any(np.isfinite(mean))
+    nothing = jnp.full(500, -jnp.inf, jnp.float32)
+    log_normaliser, mean = _native.tilted_moments(
+        jnp.asarray(points), nothing, 0 * jnp.asarray(tilts)
+    )
+    assert np.all(log_normaliser == -np.inf)  # no weight at all: as in XLA
+    assert np.all(mean == 0)
+
+
+@needs_kernels
+@pytest.mark.parametrize("axes", [(None, None, 0), (0, None, None), (0, 0, 0), (None, 0, 0)])
+def test_batches(axes):
+    """Under `vmap`, once and twice, with arguments shared or not."""
+    n, d, q = 300, 4, 5
+    full = _tokens(2, 3, n, d), _tokens(2, 3, n, seed=1), _tokens(2, 3, q, d, seed=2)
+    outer = axes[::-1]  # another choice for the outer axis
+    whole = {None: 0, 0: slice(None)}
+    arguments = [a[whole[far], whole[near]] for a, near, far in zip(full, axes, outer, strict=True)]
+    mapped = jax.vmap(jax.vmap(_native.tilted_moments, axes), outer)
+    found = mapped(*(jnp.asarray(a) for a in arguments))
+    for i in range(2):
+        for j in range(3):
+            one = [
+                a[0 if far is None else i, 0 if near is None else j]
+                for a, near, far in zip(full, axes, outer, strict=True)
+            ]
+            for got, want in zip(found, _oracle(*one), strict=True):
+                assert np.allclose(got[i, j], want, rtol=1e-5, atol=1e-5)
+
+
+@needs_kernels
+def test_many_threads_give_the_same_bits():
+    points, tilts = jnp.asarray(_tokens(50_000, 20)), jnp.asarray(_tokens(2, 20))
+    calls = [_native.tilted_moments(points, None, tilts) for _ in range(5)]
+    for got in calls[1:]:
+        assert all(np.array_equal(a, b) for a, b in zip(got, calls[0], strict=True))
+
+
+@needs_kernels
+def test_sums_of_a_batch_of_prompts_are_those_of_each():
+    """Runs that train together: keys, lengths and scales of their own."""
+    rng = np.random.default_rng(0)
+    keys = jnp.asarray(rng.integers(0, 2**32, (2, 2)), jnp.uint32)
+    prompts = jnp.arange(3, dtype=jnp.uint32)
+    lengths = jnp.asarray(rng.integers(1, 40_000, (2, 3)), jnp.uint32)
+    scales = jnp.asarray(rng.uniform(size=(2, 3, 3)), jnp.float32)
+
+    def sums(key, lengths, scales):
+        return _native.weighted_sums(key, prompts, lengths, scales, (5, 3))
+
+    found = jax.vmap(sums)(keys, lengths, scales)
+    for i in range(2):
+        for got, want in zip(found, sums(keys[i], lengths[i], scales[i]), strict=True):
+            assert np.array_equal(got[i], want)
+
+
+@needs_kernels
+def test_derivatives_are_those_of_xla():
+    prompt, tilts = lp.Empirical(_tokens(500, 3)), jnp.asarray(_tokens(2, 3))
+    assert engines._has_kernel("cpu", prompt, tilts, False)
+
+    def mean(tilts, engine):
+        return engines.empirical_moments(prompt, tilts, engine=engine).mean
+
+    found, expected = (jax.jacobian(mean)(tilts, engine) for engine in ("fused", "dense"))
+    assert np.allclose(found, expected, rtol=1e-4, atol=1e-6)
+
+    def total(sigma):
+        scales = sigma, jnp.full(2, 0.6, jnp.float32), jnp.full(2, 0.8, jnp.float32)
+        names = jnp.arange(2, dtype=jnp.uint32), scales, jnp.full(2, 100, jnp.uint32)
+        key = jnp.asarray([1, 2], jnp.uint32)
+        first, _ = _weighted_sums.weighted_sums(key, *names, 100, SCORES_AND_VALUES)
+        return jnp.sum(first[:, 1] / first[:, 0])
+
+    sigma, step = jnp.full(2, 0.7, jnp.float32), jnp.asarray(0.01, jnp.float32)
+    by_differences = (total(sigma + step) - total(sigma - step)) / (2 * step)
+    assert np.allclose(jnp.sum(jax.grad(total)(sigma)), by_differences, rtol=1e-2)
+
+
+def test_without_the_kernels_xla_does_their_work(monkeypatch):
+    prompt, tilts = lp.Empirical(_tokens(2000, 3)), jnp.asarray(_tokens(4, 3))
+    scales = tuple(jnp.full(2, x, jnp.float32) for x in (1.0, 0.6, 0.8))
+    names = jnp.arange(2, dtype=jnp.uint32), scales, jnp.full(2, 100, jnp.uint32)
+
+    def results():
+        first, second = _weighted_sums.weighted_sums(
+            jnp.asarray([1, 2], jnp.uint32), *names, 100, SCORES_AND_VALUES
+        )
+        moments = engines.empirical_moments(prompt, tilts, engine="fused")
+        ratios = first / first[:, :1], second / first[:, :1] ** 2
+        return moments.log_normaliser, moments.mean, *ratios
+
+    with_them = results()
+    monkeypatch.setattr(_native, "available", lambda: False)
+    for got, want in zip(results(), with_them, strict=True):
+        assert np.allclose(got, want, rtol=1e-5, atol=1e-5)
+
+
+def test_kernels_of_another_interface_or_none_are_not_used(monkeypatch):
+    find = _native.available.__wrapped__
+    assert find() == _native.available()
+    with monkeypatch.context() as older:  # compiled for a later JAX than this one
+        older.setattr(_native, "_interface", lambda: (0, 0))
+        assert not find()
+    monkeypatch.setattr(_native.util, "find_spec", lambda name: None)
+    assert not find()
