@@ -14,7 +14,6 @@ from .timing import machine
 RESULTS = Path(__file__).parent / "results"
 SECTIONS = {
     "one_query": attention.one_query,
-    "one_query_in_parts": attention.one_query_in_parts,
     "many_queries": attention.many_queries,
     "participation": prompts.participation_speed,
     "exact_curve": prompts.exact_curve,

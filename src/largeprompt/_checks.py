@@ -60,7 +60,7 @@ def float_array(name: str, value: ArrayInput) -> Float[Array, "..."]:
         if array.dtype.kind not in "iub":
             raise ValueError(_not_numbers(name, f"dtype {array.dtype}"))
         array = array.astype(jax.dtypes.canonicalize_dtype(float))
-    return jnp.asarray(array)
+    return array if isinstance(array, jax.Array) else jnp.asarray(array)
 
 
 def _not_numbers(name: str, received: str) -> str:
