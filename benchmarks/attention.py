@@ -1,6 +1,8 @@
 """Attention over given tokens: one query (bandwidth), and many queries (arithmetic)."""
 
 import importlib
+import subprocess
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -86,7 +88,7 @@ def _keops(tokens: Any, query: Any) -> Any:
 
 
 def many_queries(queries: int = 1000, L: int = 1_000_000, d: int = 8) -> Iterator[Row]:
-    """1,000 queries over 1e6 tokens, d = 8, float32."""
+    """1,000 queries over 1e6 tokens, d = 8, float32, and the memory they need above the tokens, in a process of their own."""
     rng = np.random.default_rng(0)
     tokens = rng.normal(size=(L, d)).astype(np.float32)
     z = rng.normal(size=(queries, d)).astype(np.float32)
@@ -104,4 +106,32 @@ def many_queries(queries: int = 1000, L: int = 1_000_000, d: int = 8) -> Iterato
         rounds=3,
     )
     peers = {name: t.median for name, t in times.items() if name != "ours"}
-    yield Row("many queries", f"{queries:,} queries, L = {L:,}", times["ours"], peers)
+    case = (
+        f"{queries:,} queries, L = {L:,}, at most {_peak(queries, L, d):.0f} MiB above the tokens"
+    )
+    yield Row("many queries", case, times["ours"], peers)
+
+
+_PEAK = """
+import resource, sys
+import numpy as np
+import psutil
+import largeprompt as lp
+
+queries, L, d = map(int, sys.argv[1:])
+tokens, z = np.ones((L, d), np.float32), np.ones((queries, d), np.float32)
+head, prompt = lp.Head(U=np.eye(d), V=np.eye(d)), lp.Empirical(tokens)
+lp.attend(head, lp.Empirical(tokens[:100]), z[:2]).block_until_ready()
+before = psutil.Process().memory_info().rss / 2**20
+lp.attend(head, prompt, z).block_until_ready()
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**10 - before)
+"""
+
+
+def _peak(queries: int, L: int, d: int) -> float:
+    """The most memory the process ever held, less what it held just before: MiB that attention and its compilation take at most."""
+    sizes = (str(number) for number in (queries, L, d))
+    ran = subprocess.run(
+        [sys.executable, "-c", _PEAK, *sizes], capture_output=True, text=True, check=True
+    )
+    return float(ran.stdout)
