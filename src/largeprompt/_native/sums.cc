@@ -15,9 +15,9 @@
 
 namespace largeprompt {
 
-constexpr int64_t kBlock = 512;      // counters drawn before their weights are formed
-constexpr int64_t kPart = 1 << 14;   // the fewest counters of a part
-constexpr int64_t kParts = 256;      // the most parts
+constexpr int64_t kBlock = 512;     // counters drawn before their weights are formed
+constexpr int64_t kPart = 1 << 14;  // the fewest counters of a part
+constexpr int64_t kParts = 256;     // the most parts
 constexpr int kMostSums = 8;
 
 // What a prompt is made of: the words of its key, its number, its tokens, the deviation of its scores, further scales.
@@ -65,7 +65,10 @@ int64_t part_size(int64_t counters) {
 template <typename Layout, typename Sum>
 void solve(ffi::ThreadPool& pool, int64_t n, const std::vector<Prompt>& prompts, Sum sum, float* first, float* second) {
   std::vector<int64_t> begins(n + 1);
-  auto counters = [&](int64_t r) { return (int64_t(prompts[r].length) + Layout::per_counter - 1) / Layout::per_counter; };
+  auto counters = [&](int64_t r) {
+    const int64_t length = std::max<int64_t>(1, prompts[r].length);  // the sums of no token come out as not a number
+    return (length + Layout::per_counter - 1) / Layout::per_counter;
+  };
   for (int64_t r = 0; r < n; ++r) {
     const int64_t size = part_size(counters(r));
     begins[r + 1] = begins[r] + (counters(r) + size - 1) / size;
@@ -97,7 +100,9 @@ using UInt32 = ffi::Buffer<ffi::U32>;
 ffi::Error weighted_sums(ffi::ThreadPool pool, UInt32 key, UInt32 numbers, UInt32 lengths, Float32 scales, ffi::Result<Float32> first,
                          ffi::Result<Float32> second) {
   const int64_t total = numbers.element_count(), n = numbers.dimensions().back();
-  const bool values = scales.element_count() == 3 * numbers.element_count();
+  const bool values = first->dimensions().back() == ScoreAndValue::first;
+  if (scales.element_count() != numbers.element_count() * (values ? 3 : 1))
+    return ffi::Error::InvalidArgument("scales must have one row for scores, or three for scores and values");
   std::vector<Prompt> prompts(total);
   for (int64_t r = 0; r < total; ++r) {
     const int64_t batch = r / n;
