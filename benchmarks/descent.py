@@ -12,8 +12,8 @@ import optax
 import torch  # pyright: ignore[reportMissingImports]  # an optional extra
 
 import largeprompt as lp
-from largeprompt.dynamics.descent import advance
 from largeprompt.dynamics.experiment import PUBLISHED, published_init, published_task
+from largeprompt.dynamics.group import advance
 from largeprompt.dynamics.oracles import OracleName, make_oracle
 from largeprompt.icl.task import Attention
 

@@ -140,9 +140,9 @@ def test_sums_of_a_batch_of_prompts_are_those_of_each():
 @needs_kernels
 def test_scales_that_do_not_fit_are_refused_and_no_token_gives_no_number():
     key, prompts = jnp.zeros(2, jnp.uint32), jnp.arange(3, dtype=jnp.uint32)
+    two_rows = jnp.ones((2, 3), jnp.float32)
     with pytest.raises(jax.errors.JaxRuntimeError, match="scales must have"):
-        scales = jnp.ones((2, 3), jnp.float32)
-        jax.block_until_ready(_native.weighted_sums(key, prompts, prompts, scales, (5, 3)))
+        jax.block_until_ready(_native.weighted_sums(key, prompts, prompts, two_rows, (5, 3)))
     scales = jnp.ones((1, 3), jnp.float32)
     first, second = _native.weighted_sums(key, prompts, prompts, scales, (2, 1))  # lengths 0, 1, 2
     assert list(np.isfinite(first[:, 0])) == list(np.isfinite(second[:, 0])) == [False, True, True]

@@ -10,34 +10,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from .. import __version__, _checks
-from .._typing import ArrayInput, KeyInput
+from .. import __version__
+from .._typing import KeyInput
 from ..attention import Head
 from ..measures import AbstractMeasure, Gaussian
-from ..prompts._arguments import length
 from .rates import sharp_exponent, steepness
 
 _MOST_NUMBERS = 4096  # larger arrays are described, not listed
-
-
-def checked_lengths(lengths: ArrayInput) -> np.ndarray:
-    """The lengths as a non-empty vector of float64."""
-    with jax.enable_x64(True):
-        array = np.atleast_1d(np.asarray(length(lengths), np.float64))
-    if array.ndim != 1 or not array.size:
-        raise ValueError(
-            _checks.message(
-                "lengths must be a non-empty sequence of numbers",
-                f"shape {array.shape}",
-                "pass for example np.geomspace(10, 1e6, 60)",
-            )
-        )
-    return array
-
-
-def longest(lengths: np.ndarray) -> float:
-    """The largest finite length, at least 2."""
-    return float(np.max(lengths[np.isfinite(lengths)], initial=2.0))
 
 
 def describe(thing: Any) -> Any:

@@ -7,9 +7,10 @@ from .._typing import ArrayInput, KeyInput
 from ..attention import Head, attend, attend_linear
 from ..measures import AbstractMeasure
 from ..prompts import finite_mean
+from ..prompts._arguments import checked_lengths, longest
 from ..prompts._exact import exact
 from ._errors import average_error, average_over, check_dimensions, summary, tokens_and_queries
-from ._provenance import attributes, checked_lengths, longest
+from ._provenance import attributes
 
 
 @exact

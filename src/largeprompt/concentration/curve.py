@@ -13,11 +13,11 @@ from .._typing import ArrayInput, KeyInput
 from ..attention import Head
 from ..measures import AbstractMeasure, Gaussian
 from ..prompts import estimate
-from ..prompts._arguments import whole_length
+from ..prompts._arguments import checked_lengths, longest, whole_length
 from ..prompts._exact import exact
 from ..prompts.estimate import replicate
 from ._errors import Values, average_error, check_dimensions
-from ._provenance import attributes, checked_lengths, longest
+from ._provenance import attributes
 from ._quantities import Quantity, checked_quantity
 
 _WORK = 2**22  # numbers drawn at once by Monte Carlo

@@ -9,9 +9,10 @@ import xarray as xr
 
 from .. import _checks
 from .._typing import ArrayInput, KeyInput
-from ..concentration._provenance import checked_lengths, describe, versions
+from ..concentration._provenance import describe, versions
 from ..icl import BlockParams, LinearRegression
 from ..icl.task import Attention
+from ..prompts._arguments import checked_lengths
 from ..prompts._exact import exact
 from .flow import gradient_flow
 

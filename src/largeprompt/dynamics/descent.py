@@ -1,61 +1,30 @@
-"""Stochastic descent on the in-context risk (optax), in stretches of steps that a host can see, save and resume."""
+"""Stochastic descent on the in-context risk (optax): one run, or many trained together."""
 
 import math
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
 from jax.sharding import Mesh
-from jaxtyping import Array, Bool, Key
-from rich.console import Console
-from rich.progress import Progress as ProgressBar
+from jaxtyping import Array, Key
 
-from .. import _checks, _devices
+from .. import _checks, _devices, _native
 from .._typing import ArrayInput, KeyInput
 from ..icl import LinearRegression, Task
 from ..icl.params import Params
 from ..icl.task import Attention, checked_attention, checked_length
 from ..prompts._arguments import whole_length
 from ..prompts._weighted_sums import capacity_for
-from ..prompts.normals import threefry, words
 from ..prompts.sampling import SCORES_AND_VALUES
-from .checkpoint import Checkpoint, Progress, digest
+from .group import Descent, Group
 from .held_out import HeldOutRisk
 from .oracles import OracleName, make_oracle
 
-_SECONDS = 2.0  # of a stretch of steps: how often progress is shown and saved
 _RATE = 1e-3
-_FINISHED = "finished: all steps were taken"
-
-
-class Descent(eqx.Module):
-    """One run: parameters and test risk at the steps recorded.
-
-    `params` has a leading axis of records; `risk` is the exact risk for heads in block form of linear regression, otherwise an average
-    over a fixed test sample with standard error `risk_error`. `status` begins with "finished" or says what went wrong and what to do.
-    """
-
-    steps: np.ndarray
-    params: Any  # of the kind that was trained
-    risk: np.ndarray
-    risk_error: np.ndarray
-    status: str = eqx.field(static=True)
-
-    @property
-    def final(self) -> Any:
-        """The parameters last recorded."""
-        return jax.tree.map(lambda leaf: leaf[-1], self.params)
-
-    @property
-    def finished(self) -> bool:
-        """Whether all steps were taken and all numbers are finite."""
-        return self.status == _FINISHED
 
 
 def descend(
@@ -127,8 +96,9 @@ def descend_many(
     """Many runs of `descend` trained together: one entry of `keys`, `L`, `attention` and of the leading axis of `params` for each.
 
     With the exact oracle all runs advance as one computation, whatever their lengths and attentions; with reduced prompts those that
-    share the attention and need about the same room, on a GPU all lengths; with whole prompts those of one kind. Runs with the
-    same key see the same tasks and queries. The test sample comes from the first key. With a `mesh` the runs of a computation are spread over its devices.
+    share the attention (without kernels, see docs/devices.md, also about the same length); with whole prompts those of one kind.
+    Runs with the same key see the same tasks and queries. The test sample comes from the first key. With a `mesh` the runs of a
+    computation are spread over its devices.
 
     >>> import jax, jax.numpy as jnp
     >>> import largeprompt as lp
@@ -159,7 +129,7 @@ def descend_many(
             chosen = np.asarray(runs)
             kinds: list[tuple[float, Attention]] = [(lengths[i], attention[i]) for i in runs]
             longest = max(length for length, _ in kinds)
-            group = _Group(
+            group = Group(
                 task,
                 [make_oracle(task, *kind, oracle, batch, dtype, longest) for kind in kinds],
                 optimiser,
@@ -183,14 +153,14 @@ def descend_many(
 def _company(oracle: OracleName, task: Task, L: float, attention: Attention) -> Any:
     """Runs with equal company advance as one computation.
 
-    With the exact oracle all do. Reduced prompts of several lengths may be drawn in one go: on a GPU, where many small steps cost more
-    than some idle lanes, all of them; elsewhere those that need the same room.
+    With the exact oracle all do. Reduced prompts of several lengths are drawn in one go by a kernel, which takes as many tokens as each
+    needs; XLA alone gives every prompt of a computation the same room, so there those that need the same.
     """
     if oracle == "exact":
         return None
     if oracle == "prompts" or not isinstance(task, LinearRegression) or math.isinf(L):
         return (L, attention)
-    if attention == "linear" or jax.default_backend() == "gpu":
+    if attention == "linear" or jax.default_backend() == "gpu" or _native.available():
         return attention
     return (capacity_for(whole_length(L), SCORES_AND_VALUES), attention)
 
@@ -208,161 +178,3 @@ def _check_runs(keys: Any, params: Params, lengths: list[float], attention: Any)
         )
     for name in attention:
         checked_attention(name)
-
-
-class _Group:
-    """Runs that advance as one computation."""
-
-    def __init__(
-        self,
-        task: Task,
-        oracles: list,
-        optimiser: optax.GradientTransformation,
-        keys: Key[Array, " runs"],
-        params: Any,
-        test: HeldOutRisk,
-        mesh: Mesh | None,
-    ):
-        self.task, self.optimiser, self.keys = task, optimiser, keys
-        self.test, self.mesh = test, mesh
-        # stacked by NumPy: JAX would compile a concatenation of as many operands as runs
-        self.oracles = jax.tree.map(lambda *leaves: jnp.asarray(np.stack(leaves)), *oracles)
-        self.state: Any = (params, jax.vmap(optimiser.init)(params))
-
-    def checkpoint(self, folder: Path, number: int, about: dict[str, str]) -> Checkpoint:
-        """Its file; everything that decides the result is part of its configuration."""
-        data = jax.random.key_data(self.keys)
-        whole = {"task": digest(self.task), "params": digest(self.state[0]), "keys": digest(data)}
-        # an optimiser is known by what it does
-        probe, state = jax.tree.map(jnp.ones_like, self.state[0]), self.state[1]
-        moves = []
-        for _ in range(3):
-            move, state = jax.vmap(self.optimiser.update)(probe, state, self.state[0])
-            moves.append(move)
-        return Checkpoint(folder, f"runs-{number}", {**about, **whole, "optimiser": digest(moves)})
-
-    def train(
-        self, steps: int, every: int, checkpoint: Checkpoint | None, label: str
-    ) -> list[Descent]:
-        """Advance to `steps`, recording and saving on the way."""
-        done = self._begun(steps, every, checkpoint)
-        pace = 1
-        console = Console(stderr=True)
-        bar = ProgressBar(console=console, disable=not console.is_terminal, transient=True)
-        with bar:
-            shown = bar.add_task(label, total=steps, completed=done.step)
-            while done.step < steps and not all(done.ended):
-                until = min(done.step + pace, steps, (done.step // every + 1) * every)
-                taken, begun = until - done.step, time.monotonic()
-                done = self._advanced(done, until, record=until % every == 0 or until == steps)
-                seconds = time.monotonic() - begun
-                # compilation makes the first stretch slow: short at first, at most tenfold longer each time
-                pace = max(1, min(10 * pace, int(taken * _SECONDS / seconds)))
-                if checkpoint:
-                    checkpoint.save(done)
-                bar.update(shown, completed=done.step)
-        return self._results(done)
-
-    def _begun(self, steps: int, every: int, checkpoint: Checkpoint | None) -> Progress:
-        params = self.state[0]
-        saved = checkpoint and checkpoint.load(self.state, record=(params, 0.0, 0.0))
-        if not saved:
-            return Progress(0, self.state, [0], [self._record(params)], [""] * len(self.keys))
-        if saved.step > steps:
-            raise ValueError(
-                _checks.message(
-                    "a run is resumed to at least the steps it has taken",
-                    f"steps = {steps} where the folder has {saved.step}",
-                    f"pass steps >= {saved.step}, or another folder",
-                )
-            )
-        if saved.step < steps and saved.recorded_steps[-1] % every:
-            # the end of a shorter run: a longer one does not record there
-            return saved._replace(
-                recorded_steps=saved.recorded_steps[:-1], recorded=saved.recorded[:-1]
-            )
-        return saved
-
-    def _advanced(self, done: Progress, until: int, record: bool) -> Progress:
-        bounds = (jnp.asarray(step, jnp.int32) for step in (done.step, until))
-        runs = (self.oracles, self.keys, done.state)
-        if self.mesh is None:
-            state = advance(runs[0], self.optimiser, *runs[1:], *bounds)
-        else:
-            parts = _devices.padded(runs, self.mesh)
-            optimiser = self.optimiser
-            state = _devices.spread(_advance, self.mesh, tuple(bounds), parts, optimiser=optimiser)
-            state = jax.tree.map(lambda leaf: leaf[: len(self.keys)], state)
-        ended = [
-            why or ("" if good else _diverged(until))
-            for why, good in zip(done.ended, np.asarray(_all_finite(state[0])), strict=True)
-        ]
-        steps, recorded = done.recorded_steps, done.recorded
-        if record or all(ended):
-            steps, recorded = [*steps, until], [*recorded, self._record(state[0])]
-        return Progress(until, state, steps, recorded, ended)
-
-    def _record(self, params: Params) -> tuple[Params, np.ndarray, np.ndarray]:
-        return (params, *self.test(params))
-
-    def _results(self, done: Progress) -> list[Descent]:
-        params, risk, error = jax.tree.map(lambda *leaves: np.stack(leaves, 1), *done.recorded)
-        results = []
-        for i, ended in enumerate(done.ended):
-            status = ended or _FINISHED
-            if not ended and not np.all(np.isfinite([risk[i], error[i]])):
-                status = (
-                    "no test risk: at some recorded step it is not a number, because scores became too large for its formula. "
-                    "To fix: take a smaller rate, or start from smaller parameters."
-                )
-            one = jax.tree.map(lambda leaf, i=i: leaf[i], params)
-            results.append(Descent(np.array(done.recorded_steps), one, risk[i], error[i], status))
-        return results
-
-
-def _diverged(step: int) -> str:
-    return (
-        f"diverged: parameters are not finite at step {step}; the steps were too large, or scores left the range of the exact formula "
-        "(deviation 40). To fix: take a smaller rate, or start from smaller parameters."
-    )
-
-
-@jax.jit
-def _all_finite(tree: Any) -> Bool[Array, " runs"]:
-    leaves = [
-        jnp.isfinite(leaf).reshape(len(leaf), -1).all(axis=1) for leaf in jax.tree.leaves(tree)
-    ]
-    return jnp.stack(leaves).all(axis=0)
-
-
-# On a CPU with vectors of 512 bits random numbers are a quarter faster in them; XLA prefers 256. Without effect elsewhere.
-@eqx.filter_jit(compiler_options={"xla_cpu_prefer_vector_width": 512})  # pyright: ignore[reportCallIssue]
-def advance(
-    oracles: Any,
-    optimiser: optax.GradientTransformation,
-    keys: Key[Array, " runs"],
-    state: Any,
-    start: Array,
-    stop: Array,
-) -> Any:
-    """Steps start, .., stop - 1 of every run; step k has a key of its own, made of the run's and k, so stretches may be cut anywhere."""
-    return _advance((start, stop), (oracles, keys, state), optimiser=optimiser)
-
-
-def _advance(bounds: tuple, runs: tuple, *, optimiser: optax.GradientTransformation) -> Any:
-    start, stop = bounds
-
-    def one(oracle: Any, key: Key[Array, ""], state: Any) -> Any:
-        run = words(key)
-
-        def step(k: Array, state: Any) -> Any:
-            params, moments = state
-            own = jnp.stack(threefry(run, 0, k.astype(jnp.uint32)))
-            own = jax.random.wrap_key_data(own, impl="threefry2x32")
-            gradient = jax.grad(lambda p: oracle(own, p))(params)
-            updates, moments = optimiser.update(gradient, moments, params)
-            return optax.apply_updates(params, updates), moments
-
-        return jax.lax.fori_loop(start, stop, step, state)
-
-    return jax.vmap(one)(*runs)

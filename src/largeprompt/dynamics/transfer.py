@@ -9,10 +9,11 @@ from jaxtyping import Float
 
 from .. import _checks
 from .._typing import ArrayInput, KeyInput
-from ..concentration._provenance import checked_lengths, versions
+from ..concentration._provenance import versions
 from ..icl import Task
 from ..icl.params import Params
 from ..icl.task import Attention
+from ..prompts._arguments import checked_lengths
 from ..prompts._exact import exact
 from ._ball import enclosing_ball, gradient_gap, steepest
 from .flow import gradient_flow

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
@@ -26,6 +27,26 @@ def length(L: ArrayInput) -> Float[Array, "..."]:
         received="a length below 1, or NaN",
         fix=LENGTH.fix,
     )
+
+
+def checked_lengths(lengths: ArrayInput) -> np.ndarray:
+    """The lengths as a non-empty vector of float64."""
+    with jax.enable_x64(True):
+        array = np.atleast_1d(np.asarray(length(lengths), np.float64))
+    if array.ndim != 1 or not array.size:
+        raise ValueError(
+            _checks.message(
+                "lengths must be a non-empty sequence of numbers",
+                f"shape {array.shape}",
+                "pass for example np.geomspace(10, 1e6, 60)",
+            )
+        )
+    return array
+
+
+def longest(lengths: np.ndarray) -> float:
+    """The largest finite length, at least 2."""
+    return float(np.max(lengths[np.isfinite(lengths)], initial=2.0))
 
 
 def whole_length(L: Any) -> int:

@@ -1,0 +1,46 @@
+# pyright: reportArgumentType=false, reportOperatorIssue=false
+"""Heads, queries, engines, layers."""
+
+import numpy as np
+
+import largeprompt as lp
+
+from .things import EYE, GAUSSIAN, HEAD, PROMPT
+
+MISTAKES = {
+    "U not square": (lambda: lp.Head(U=np.ones((2, 3)), V=EYE), "U must be a square"),
+    "V of another width": (lambda: lp.Head(U=EYE, V=np.ones((2, 3))), "V must have shape"),
+    "NaN in U": (lambda: lp.Head(U=EYE * np.nan, V=EYE), "U must be finite"),
+    "K and Q differ": (
+        lambda: lp.Head.from_kqv(np.ones((1, 2)), np.ones((1, 3)), EYE),
+        "Q must have",
+    ),
+    "scale NaN": (lambda: lp.Head.from_kqv(EYE, EYE, EYE, scale=np.nan), "scale must be finite"),
+    "tokens instead of a measure": (lambda: lp.attend(HEAD, EYE, np.ones(2)), "acts on a measure"),
+    "measure of another dimension": (
+        lambda: lp.attend(HEAD, lp.Rademacher(3), np.ones(2)),
+        "head of dimension 2 and a measure of dimension 3",
+    ),
+    "query of another dimension": (
+        lambda: lp.attend(HEAD, GAUSSIAN, np.ones(3)),
+        "z must have shape",
+    ),
+    "query a number": (lambda: lp.attend_linear(HEAD, GAUSSIAN, 1.0), "z must have shape"),
+    "NaN in query": (lambda: lp.attend(HEAD, GAUSSIAN, [np.nan, 0]), "z must be finite"),
+    "inf in query": (lambda: lp.attend_jacobians(HEAD, PROMPT, [np.inf, 0]), "z must be finite"),
+    "unknown engine": (lambda: lp.attend(HEAD, PROMPT, [1, 0], engine="fast"), "engine must be"),
+    "block of nothing": (
+        lambda: lp.attend(HEAD, PROMPT, [1, 0], block_size=0),
+        "block_size must be",
+    ),
+    "layer without heads": (lambda: lp.Layer([]), "heads must be a non-empty"),
+    "layer of matrices": (lambda: lp.Layer([EYE]), "heads must be a non-empty"),
+    "residual into another dimension": (
+        lambda: lp.Layer([lp.Head(U=EYE, V=np.ones((3, 2)))]),
+        "residual layer needs outputs",
+    ),
+    "layer on a mixture": (
+        lambda: lp.Layer([HEAD])(lp.Mixture([1], [GAUSSIAN])),
+        "push samples instead",
+    ),
+}

@@ -1,0 +1,119 @@
+# pyright: reportArgumentType=false, reportOperatorIssue=false
+"""Curves, rates, bounds."""
+
+import largeprompt as lp
+
+from .things import EYE, GAUSSIAN, HEAD, KEY, PROMPT
+
+MISTAKES = {
+    "curve of something unknown": (
+        lambda: lp.concentration_curve(HEAD, GAUSSIAN, GAUSSIAN, [2.0], "outputs"),
+        "quantity must be one of",
+    ),
+    "curve by no method": (
+        lambda: lp.concentration_curve(HEAD, GAUSSIAN, GAUSSIAN, [2.0], method="guess"),
+        "method must be 'exact' or 'montecarlo'",
+    ),
+    "curve without lengths": (
+        lambda: lp.concentration_curve(HEAD, GAUSSIAN, GAUSSIAN, []),
+        "lengths must be a non-empty sequence",
+    ),
+    "curve of lengths below one": (
+        lambda: lp.concentration_curve(HEAD, GAUSSIAN, GAUSSIAN, [0.5, 2.0]),
+        "L must be >= 1",
+    ),
+    "curve over points": (
+        lambda: lp.concentration_curve(HEAD, GAUSSIAN, EYE, [2.0]),
+        "nu must be a measure",
+    ),
+    "curve of another dimension": (
+        lambda: lp.concentration_curve(HEAD, GAUSSIAN, lp.Rademacher(3), [2.0]),
+        "nu must have the dimension of the head, 2",
+    ),
+    "sampled curve without a key": (
+        lambda: lp.concentration_curve(HEAD, GAUSSIAN, GAUSSIAN, [2], method="montecarlo"),
+        "method='montecarlo' needs a key",
+    ),
+    "sampled curve of half a token": (
+        lambda: lp.concentration_curve(
+            HEAD, GAUSSIAN, GAUSSIAN, [2.5], method="montecarlo", key=KEY
+        ),
+        "L .a prompt to be sampled. must be a positive integer",
+    ),
+    "random points without a key": (
+        lambda: lp.concentration_curve(HEAD, lp.Uniform(2, 1.0), GAUSSIAN, [2.0]),
+        "needs a key",
+    ),
+    "negative steepness": (lambda: lp.sharp_exponent(-1), "kappa must be finite and >= 0"),
+    "steepness a word": (lambda: lp.sharp_exponent("one"), "kappa must be a number"),
+    "regime of a negative deviation": (lambda: lp.regime(-1, 10), "sigma must be finite and >= 0"),
+    "regime of no tokens": (lambda: lp.regime(1, 0), "L must be >= 1"),
+    "regime of nan": (lambda: lp.regime(float("nan"), 10), "sigma must be finite"),
+    "map of nothing": (lambda: lp.regime_map(sigma_max=0), "sigma_max must be finite and > 0"),
+    "horizon of other tokens": (
+        lambda: lp.horizon(HEAD, lp.Rademacher(2)),
+        "the horizon is defined for Gaussian tokens",
+    ),
+    "tolerance zero": (
+        lambda: lp.prompt_length_for(HEAD, GAUSSIAN, [1.0, 0.0], 0.0),
+        "tolerance must be finite and > 0",
+    ),
+    "relative to nothing": (
+        lambda: lp.prompt_length_for(HEAD, GAUSSIAN, [0.0, 0.0], 0.1, relative=True),
+        "a relative tolerance needs a limit that is not 0",
+    ),
+    "relative tolerance of a gradient": (
+        lambda: lp.prompt_length_for(
+            HEAD, GAUSSIAN, [1.0, 0.0], 0.1, relative=True, quantity="gradient_U"
+        ),
+        "relative tolerances are for quantity='output'",
+    ),
+    "bound at one token": (lambda: lp.proposition_3_1(1, 1, 1, [1, 2]), "L must be >= 2"),
+    "bound of a small sigma": (lambda: lp.proposition_3_1(1, 1, 0.5, 2), "sigma must be .* >= 1"),
+    "bound with no constant": (lambda: lp.proposition_3_1(0, 1, 1, 2), "c1 must be .* > 0"),
+    "bound in no parameter": (
+        lambda: lp.proposition_3_4(1, 1, 1, 2, "W"),
+        "parameter must be 'U' or 'V'",
+    ),
+    "report on one token": (
+        lambda: lp.bound_report(lp.concentration_curve(HEAD, GAUSSIAN, GAUSSIAN, [1.0]), 1.0),
+        "the curve needs lengths L >= 2",
+    ),
+    "report without an exponent": (
+        lambda: lp.bound_report(lp.concentration_curve(HEAD, GAUSSIAN, PROMPT, [2.0])),
+        "c2 must be given",
+    ),
+    "slope through one point": (
+        lambda: lp.fit_slope(lp.concentration_curve(HEAD, GAUSSIAN, PROMPT, [2.0])),
+        "a slope needs two lengths",
+    ),
+    "certain confidence": (
+        lambda: lp.fit_slope(lp.concentration_curve(HEAD, GAUSSIAN, PROMPT, [2.0, 3.0]), 1.0),
+        "confidence must lie between 0 and 1",
+    ),
+    "growing prompt that shrinks": (
+        lambda: lp.growing_prompt(KEY, HEAD, GAUSSIAN, [1.0, 0.0], [10, 5]),
+        "increasing lengths",
+    ),
+    "figure of nothing": (lambda: lp.plot_curve([]), "plot_curve needs at least one dataset"),
+    "figure with few names": (
+        lambda: lp.plot_curve(lp.concentration_curve(HEAD, GAUSSIAN, PROMPT, [2.0]), ["a", "b"]),
+        "labels must name every curve",
+    ),
+    "figure in an unknown form": (
+        lambda: lp.save_figure(lp.plot_regimes(lp.regime_map(resolution=4)), "map.gif"),
+        "a figure file must end in",
+    ),
+    "figure nowhere": (
+        lambda: lp.save_figure(lp.plot_regimes(lp.regime_map(resolution=4)), "no/such/map.pdf"),
+        "the folder of a figure must exist",
+    ),
+    "scores too wide for a short prompt": (
+        lambda: lp.participation(500.0, 2),
+        "sigma must be at most 40 for prompts of fewer than 100 tokens",
+    ),
+    "a curve of such scores": (
+        lambda: lp.concentration_curve(lp.Head(U=300 * EYE, V=EYE), GAUSSIAN, GAUSSIAN, [2.0, 1e6]),
+        "sigma must be at most 40",
+    ),
+}

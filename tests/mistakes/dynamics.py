@@ -1,0 +1,42 @@
+# pyright: reportArgumentType=false, reportOperatorIssue=false
+"""Flows and descent."""
+
+import numpy as np
+
+import largeprompt as lp
+
+from .things import EYE, START, TASK
+
+MISTAKES = {
+    "flow to a negative time": (lambda: lp.gradient_flow(TASK, START, 10, -1.0), "t1 must be"),
+    "flow with times that decrease": (
+        lambda: lp.gradient_flow(TASK, START, 10, 1.0, saveat=[1.0, 0.5]),
+        "saveat must be increasing times",
+    ),
+    "flow of a head of another size": (
+        lambda: lp.gradient_flow(TASK, lp.BlockParams(np.eye(3), 1.0), 10),
+        "params must act on tokens of dimension 3",
+    ),
+    "flow of a general head without a key": (
+        lambda: lp.gradient_flow(TASK, START.general(), 10),
+        "averaged over random tasks and needs a key",
+    ),
+    "flow from scores too large to average": (
+        lambda: lp.gradient_flow(TASK, lp.BlockParams(100 * EYE, 1.0), 10),
+        "must start where its risk is finite",
+    ),
+    "flow of another task without a key": (
+        lambda: lp.gradient_flow(lp.ProductRegression(lp.Rademacher(2)), START.general(), 10),
+        "is sampled and needs a key",
+    ),
+    "balanced start of scale zero": (lambda: lp.balanced_init(TASK, 0.0), "alpha must be"),
+    "balanced start without direction": (
+        lambda: lp.balanced_init(TASK, 0.5, np.zeros((2, 2))),
+        "theta must not be zero",
+    ),
+    "transfer to infinity": (
+        lambda: lp.transfer_curve(TASK, START, [10, np.inf], 1.0),
+        "compares finite lengths with the infinite one",
+    ),
+    "epsilon zero": (lambda: lp.prompt_length_for_risk(TASK, 0.0), "epsilon must be"),
+}

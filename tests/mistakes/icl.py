@@ -1,0 +1,96 @@
+# pyright: reportArgumentType=false, reportOperatorIssue=false
+"""Tasks, parameters, risks."""
+
+import numpy as np
+
+import largeprompt as lp
+
+from .things import EYE, GAUSSIAN, KEY
+
+MISTAKES = {
+    "block not square": (lambda: lp.BlockParams(np.ones((2, 3)), 1.0), "A must be a square matrix"),
+    "head of another length": (lambda: lp.HeadParams(EYE, np.ones(3)), r"v must have shape \(2,\)"),
+    "output not a row": (
+        lambda: lp.FactoredParams(EYE, EYE, EYE, np.ones(2)),
+        r"O must have shape \(1, 2\)",
+    ),
+    "noise negative": (
+        lambda: lp.LinearRegression(EYE, noise_variance=-1),
+        "noise_variance must be finite and >= 0",
+    ),
+    "query_cov of another size": (
+        lambda: lp.LinearRegression(EYE, query_cov=np.eye(3)),
+        "query_cov must have shape",
+    ),
+    "descent: no such oracle": (
+        lambda: lp.descend(
+            KEY, lp.LinearRegression(EYE), lp.BlockParams(EYE, 1.0), 5, 1, oracle="magic"
+        ),
+        "oracle must be",
+    ),
+    "descent: reduced oracle of another task": (
+        lambda: lp.descend(
+            KEY, lp.ProductRegression(lp.Rademacher(2)), lp.BlockParams(EYE, 1.0), 5, 1
+        ),
+        "linear regression only",
+    ),
+    "descent: prompts of half a token": (
+        lambda: lp.descend(KEY, lp.LinearRegression(EYE), lp.BlockParams(EYE, 1.0), 2.5, 1),
+        "positive integer",
+    ),
+    "descent: no steps": (
+        lambda: lp.descend(KEY, lp.LinearRegression(EYE), lp.BlockParams(EYE, 1.0), 5, 0),
+        "steps must be a positive integer",
+    ),
+    "descent: head of another size": (
+        lambda: lp.descend(KEY, lp.LinearRegression(EYE), lp.BlockParams(np.eye(3), 1.0), 5, 1),
+        "params must act on tokens of dimension 3",
+    ),
+    "descent: runs and lengths": (
+        lambda: lp.descend_many(
+            KEY[None],
+            lp.LinearRegression(EYE),
+            lp.BlockParams(EYE, 1.0),
+            [5, 6],
+            1,
+            attention=["softmax"],
+        ),
+        "one entry for each run",
+    ),
+    "experiment: no such variant": (
+        lambda: lp.published_experiment("draft"),
+        "variant must be one of",
+    ),
+    "task_cov of another size": (
+        lambda: lp.LinearRegression(EYE, np.eye(3)),
+        r"task_cov must have shape \(2, 2\)",
+    ),
+    "params of another size": (
+        lambda: lp.LinearRegression(EYE).risk(lp.BlockParams(np.eye(3), 1.0), 10),
+        "params must act on tokens of dimension 3",
+    ),
+    "risk of no tokens": (
+        lambda: lp.LinearRegression(EYE).risk(lp.BlockParams(EYE, 1.0), 0),
+        "L must be >= 1",
+    ),
+    "risk of hard attention": (
+        lambda: lp.LinearRegression(EYE).risk(lp.BlockParams(EYE, 1.0), 5, "hard"),
+        "attention must be 'softmax' or 'linear'",
+    ),
+    "risk of scores too wide": (
+        lambda: lp.LinearRegression(EYE).risk(lp.BlockParams(100 * EYE, 1.0), 5),
+        "score variance must have norm at most 16",
+    ),
+    "general risk without a key": (
+        lambda: lp.LinearRegression(EYE).risk(lp.HeadParams(np.eye(3), np.ones(3)), 5),
+        "needs a key",
+    ),
+    "bayes risk of half a token": (
+        lambda: lp.LinearRegression(EYE).bayes_risk(2.5, KEY),
+        "whole number of tokens",
+    ),
+    "product task of Gaussians": (
+        lambda: lp.ProductRegression(GAUSSIAN),
+        "inputs must be a Rademacher or a Uniform measure",
+    ),
+}
