@@ -61,10 +61,11 @@ def merged(before: dict, after: dict) -> dict:
     if before["where"] != after["where"]:
         raise SystemExit("the stored run is from another machine or version: run all sections")
     new = {row["section"] for row in after["rows"]}
-    rows = [row for row in before["rows"] if row["section"] not in new]
+    rows = [row for row in before["rows"] if row["section"] not in new] + after["rows"]
+    order = list(dict.fromkeys(row["section"] for row in before["rows"] + after["rows"]))
     return after | {
         "about": before["about"] | after["about"],
-        "rows": rows + after["rows"],
+        "rows": sorted(rows, key=lambda row: order.index(row["section"])),
         "growth": after["growth"] or before["growth"],
     }
 
