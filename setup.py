@@ -6,7 +6,7 @@ from pathlib import Path
 from setuptools import Extension, setup
 
 FOLDER = Path("src/largeprompt/_native")
-OPTIONS = ["-std=c++17", "-O3", "-fno-math-errno", "-fno-trapping-math", "-Wno-psabi"]
+OPTIONS = ["-std=c++17", "-O3", "-g0", "-fno-math-errno", "-fno-trapping-math", "-Wno-psabi"]
 
 jaxlib = find_spec("jaxlib")
 headers = [
