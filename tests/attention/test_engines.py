@@ -1,4 +1,4 @@
-"""The two engines agree with each other, with any block size, and inside or outside jit; their memory is bounded."""
+"""The engines agree with each other, with any block size, and inside or outside jit; their memory is bounded."""
 
 import jax
 import jax.numpy as jnp
@@ -39,7 +39,7 @@ def test_float32_engines_agree_with_float64(length):
     for queries in (1, 3, 40):
         tilts = np.random.default_rng(2).normal(size=(queries, 3))
         want = tilted_moments(exact.points, None, jnp.asarray(tilts)).mean
-        for engine in ("dense", "streamed"):
+        for engine in ("dense", "streamed", "fused"):
             got = engines.empirical_moments(
                 prompt, jnp.asarray(tilts, jnp.float32), engine=engine
             ).mean
