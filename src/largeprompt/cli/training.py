@@ -1,6 +1,7 @@
 """`largeprompt risk`, `largeprompt flow`, `largeprompt train`."""
 
 import json
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -150,7 +151,8 @@ def _print_flows(data: "xr.Dataset") -> None:
     for (L, phase, entered, stopped, risk, norm), b in zip(
         zip(*(data[n].values for n in names), strict=True), data["b"].values[:, -1], strict=True
     ):
-        when = f"{entered:.4g}" if entered >= 0 else "never"
+        # an infinite prompt ends where it meets the valley: nothing drifts
+        when = f"{entered:.4g}" if entered >= 0 else "no drift" if math.isinf(L) else "never"
         rows.append(
             [f"{L:g}", str(phase), when, f"{stopped:.4g}", f"{risk:.6g}", f"{norm:.1e}", f"{b:.4f}"]
         )
@@ -162,7 +164,7 @@ def _print_flows(data: "xr.Dataset") -> None:
 
 def train(
     variant: Annotated[
-        str, typer.Option(help="paper, released-code or theory (see docs/training.md).")
+        str, typer.Option(help="paper, released-code or theory (see docs/descent.md).")
     ] = "paper",
     steps: Annotated[int, typer.Option(help="Steps of SGD; 300,000 were published.")] = 3000,
     lengths: Lengths = "10,100,1000",
