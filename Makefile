@@ -35,7 +35,7 @@ $(INSTALLED): pyproject.toml constraints.txt setup.py $(wildcard src/largeprompt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[test]'
 	@$(BIN)/python -c 'from largeprompt import _native; _native.available() or \
-	  print("note: no C++ compiler was found; the kernels for the CPU were left out, and XLA does their work, slower.")'
+	  print("note: the kernels for the CPU could not be compiled (is there a C++ compiler?); XLA does their work, slower.")'
 	touch $@
 
 python-is-ready:

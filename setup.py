@@ -4,6 +4,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from setuptools import Extension, setup
+from setuptools.command.build_ext import build_ext
 
 FOLDER = Path("src/largeprompt/_native")
 OPTIONS = ["-std=c++17", "-O3", "-g0", "-fno-math-errno", "-fno-trapping-math", "-Wno-psabi"]
@@ -23,4 +24,16 @@ kernels = Extension(
     optional=True,
 )
 
-setup(ext_modules=[kernels] if headers else [])
+
+class Anew(build_ext):
+    """What cannot be compiled is left out: kernels of an earlier source must not stay in its place."""
+
+    def build_extension(self, ext: Extension) -> None:
+        """Compile into the source tree, where the package is installed editable."""
+        if self.inplace or self.editable_mode:
+            for old in FOLDER.glob("kernels.*"):
+                old.unlink()
+        super().build_extension(ext)
+
+
+setup(ext_modules=[kernels] if headers else [], cmdclass={"build_ext": Anew})

@@ -1,5 +1,8 @@
 """The CPU's kernels, judged by NumPy in float64; that XLA does their work where they are not installed."""
 
+import ctypes.util
+from types import SimpleNamespace
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -9,6 +12,7 @@ import largeprompt as lp
 from largeprompt import _native
 from largeprompt.attention import engines
 from largeprompt.prompts import _weighted_sums
+from largeprompt.prompts.normals import threefry
 from largeprompt.prompts.sampling import SCORES_AND_VALUES
 
 needs_kernels = pytest.mark.skipif(
@@ -78,6 +82,12 @@ def test_scores_of_every_size(d, scale):
 @pytest.mark.parametrize("d", [3, 40])
 def test_what_is_not_finite_is_not_hidden(d):
     points, tilts = _tokens(500, d), np.full((2, d), 1e30, np.float32)
+    strange = np.zeros(500, np.float32)
+    strange.view(np.uint32)[7] = 0x7FFFFFFF  # not a number, with every other bit set
+    _, mean = _native.tilted_moments(
+        jnp.asarray(points), jnp.asarray(strange), 0 * jnp.asarray(tilts)
+    )
+    assert np.all(np.isnan(mean))
     points[400, 0] = 3e38  # its score overflows
     log_normaliser, mean = _native.tilted_moments(jnp.asarray(points), None, jnp.asarray(tilts))
     assert not np.any(np.isfinite(log_normaliser))
@@ -91,23 +101,35 @@ def test_what_is_not_finite_is_not_hidden(d):
 
 
 @needs_kernels
-@pytest.mark.parametrize("axes", [(None, None, 0), (0, None, None), (0, 0, 0), (None, 0, 0)])
-def test_batches(axes):
-    """Under `vmap`, once and twice, with arguments shared or not."""
+@pytest.mark.parametrize(
+    ("near", "far"),
+    [
+        ((None, None, 0), (None, None, 0)),  # one prompt for all
+        ((None, None, 0), (0, None, None)),
+        ((0, 0, 0), (0, 0, 0)),
+        ((None, 0, 0), (0, 0, None)),
+    ],
+)
+@pytest.mark.parametrize("weighted", [False, True])
+def test_batches(near, far, weighted):
+    """Under `vmap`, twice, with arguments shared or not."""
     n, d, q = 300, 4, 5
     full = _tokens(2, 3, n, d), _tokens(2, 3, n, seed=1), _tokens(2, 3, q, d, seed=2)
-    outer = axes[::-1]  # another choice for the outer axis
+
+    def moments(points, logs, tilts):
+        return _native.tilted_moments(points, logs if weighted else None, tilts)
+
     whole = {None: 0, 0: slice(None)}
-    arguments = [a[whole[far], whole[near]] for a, near, far in zip(full, axes, outer, strict=True)]
-    mapped = jax.vmap(jax.vmap(_native.tilted_moments, axes), outer)
-    found = mapped(*(jnp.asarray(a) for a in arguments))
+    arguments = [a[whole[f], whole[c]] for a, c, f in zip(full, near, far, strict=True)]
+    found = jax.vmap(jax.vmap(moments, near), far)(*(jnp.asarray(a) for a in arguments))
     for i in range(2):
         for j in range(3):
-            one = [
-                a[0 if far is None else i, 0 if near is None else j]
-                for a, near, far in zip(full, axes, outer, strict=True)
-            ]
-            for got, want in zip(found, _oracle(*one), strict=True):
+            points, logs, tilts = (
+                a[0 if f is None else i, 0 if c is None else j]
+                for a, c, f in zip(full, near, far, strict=True)
+            )
+            expected = _oracle(points, logs if weighted else None, tilts)
+            for got, want in zip(found, expected, strict=True):
                 assert np.allclose(got[i, j], want, rtol=1e-5, atol=1e-5)
 
 
@@ -193,11 +215,41 @@ def test_without_the_kernels_xla_does_their_work(monkeypatch):
         assert np.allclose(got, want, rtol=1e-5, atol=1e-5)
 
 
-def test_kernels_of_another_interface_or_none_are_not_used(monkeypatch):
+@needs_kernels
+def test_numbers_are_those_of_the_generator_to_their_last_digits():
+    """The sums of a prompt of one token are its normal: of the same random bits, in float64, it is within half a unit of float32."""
+    prompts = jnp.arange(4000, dtype=jnp.uint32)
+    key = jnp.asarray([5, 6], jnp.uint32)
+    scales, ones = jnp.zeros((1, 4000), jnp.float32), jnp.full(4000, 1, jnp.uint32)
+    first, _ = _native.weighted_sums(key, prompts, ones, scales, (2, 1))
+    radius, angle = (np.asarray(bits) for bits in threefry(key, prompts, jnp.uint32(0)))
+    expected = np.sqrt(-2 * np.log((radius + 0.5) / 2**32))
+    expected = expected * np.cos(np.pi * (((angle >> 9) + 0.5) / 2**23 - 0.5))
+    expected = np.where(angle & 1 == 1, expected, -expected)
+    errors = np.abs(np.asarray(first[:, 1], np.float64) - expected)
+    assert np.mean(errors) < 6e-8
+    assert np.max(errors) < 1e-6
+
+
+@needs_kernels
+def test_log_weights_of_half_precision():
+    points, tilts = jnp.asarray(_tokens(200, 3)), jnp.asarray(_tokens(1, 3))
+    logs = jnp.asarray(_tokens(200, seed=3), jnp.bfloat16)
+    _, mean = _native.tilted_moments(points, logs, tilts)
+    assert np.allclose(mean, _oracle(points, logs.astype(jnp.float64), tilts)[1], atol=1e-5)
+
+
+def test_kernels_that_cannot_be_run_are_not_used(monkeypatch, tmp_path):
     find = _native.available.__wrapped__
     assert find() == _native.available()
-    with monkeypatch.context() as older:  # compiled for a later JAX than this one
-        older.setattr(_native, "_interface", lambda: (0, 0))
-        assert not find()
-    monkeypatch.setattr(_native.util, "find_spec", lambda name: None)
-    assert not find()
+
+    def found(origin):
+        spec = None if origin is None else SimpleNamespace(origin=str(origin))
+        monkeypatch.setattr(_native.util, "find_spec", lambda name: spec)
+        return find()
+
+    broken = tmp_path / "kernels.so"
+    broken.write_text("not a library")
+    assert not found(None)  # not compiled
+    assert not found(broken)
+    assert not found(ctypes.util.find_library("c"))  # a library without the kernels

@@ -121,3 +121,12 @@ def test_gradients_through_both_engines(queries):
             for engine in ("dense", "streamed")
         )
         assert np.allclose(dense, streamed, rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize("engine", ["auto", "dense", "streamed", "fused"])
+def test_no_queries_have_no_outputs(engine):
+    head = lp.Head(U=np.eye(3, dtype=np.float32), V=np.ones((2, 3), np.float32))
+    prompt = _prompt(5000, dtype=np.float32, weighted=False)
+    for shape in ((0, 3), (2, 0, 3)):
+        found = lp.attend(head, prompt, np.zeros(shape, np.float32), engine=engine)
+        assert found.shape == (*shape[:-1], 2)

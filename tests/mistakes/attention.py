@@ -29,6 +29,10 @@ MISTAKES = {
     "NaN in query": (lambda: lp.attend(HEAD, GAUSSIAN, [np.nan, 0]), "z must be finite"),
     "inf in query": (lambda: lp.attend_jacobians(HEAD, PROMPT, [np.inf, 0]), "z must be finite"),
     "unknown engine": (lambda: lp.attend(HEAD, PROMPT, [1, 0], engine="fast"), "engine must be"),
+    "engine in a list": (
+        lambda: lp.attend(HEAD, PROMPT, [1, 0], engine=["dense"]),
+        "engine must be",
+    ),
     "block of nothing": (
         lambda: lp.attend(HEAD, PROMPT, [1, 0], block_size=0),
         "block_size must be",

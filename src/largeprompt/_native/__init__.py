@@ -2,18 +2,15 @@
 
 They are compiled when the package is installed, if there is a compiler (setup.py). XLA passes over the tokens of a prompt several
 times, and hands work to its threads several times in each: one pass in one kernel is two to seven times faster. Without the kernels
-everything works, in XLA alone; `available` says which it is. float32 only.
+everything works, in XLA alone; `available` says which it is, and must be asked before the others are called. float32 only.
 """
 
 import ctypes
-import re
 from functools import cache
 from importlib import util
-from pathlib import Path
 
 import jax
 import jax.numpy as jnp
-import jaxlib
 from jax import ffi
 from jaxtyping import Array, Float, UInt32
 
@@ -25,26 +22,21 @@ _TARGETS = ("largeprompt_tilted_moments", "largeprompt_weighted_sums")
 
 @cache
 def available() -> bool:
-    """Whether the kernels are compiled for this JAX; registers them with it."""
+    """Whether the kernels are compiled and this JAX runs them; registers them with it."""
     found = util.find_spec(f"{__name__}.kernels")
     if found is None or found.origin is None:
         return False
-    library = ctypes.CDLL(found.origin)
-    # JAX runs what was compiled for its own interface of foreign functions or an earlier one, and is silent about a later one
-    built = (library.largeprompt_interface_major(), library.largeprompt_interface_minor())
-    if built > _interface():
+    try:
+        cpu = jax.local_devices(backend="cpu")[0]  # a refusal on its start would stop JAX
+        library = ctypes.CDLL(found.origin)
+        for name in _TARGETS:
+            ffi.register_ffi_target(name, ffi.pycapsule(getattr(library, name)), platform="cpu")
+        # what was compiled for another interface of foreign functions JAX may refuse here, or only when it is called
+        with jax.ensure_compile_time_eval(), jax.default_device(cpu):
+            one = jnp.ones((1, 1), jnp.float32)
+            return bool(tilted_moments(one, None, one)[1][0, 0] == 1)
+    except (OSError, AttributeError, RuntimeError):
         return False
-    for name in _TARGETS:
-        ffi.register_ffi_target(name, ffi.pycapsule(getattr(library, name)), platform="cpu")
-    return True
-
-
-def _interface() -> tuple[int, ...]:
-    """The version of this JAX's interface of foreign functions."""
-    header = Path(jaxlib.__file__).with_name("include") / "xla/ffi/api/c_api.h"
-    text = header.read_text() if header.exists() else ""
-    found = [re.search(rf"define XLA_FFI_API_{part} (\d+)", text) for part in ("MAJOR", "MINOR")]
-    return tuple(int(number[1]) if number else -1 for number in found)
 
 
 def fits(points: Float[Array, "n d"], tilts: Float[Array, "q d"]) -> bool:
@@ -62,8 +54,8 @@ def tilted_moments(
     results = [jax.ShapeDtypeStruct(shape, jnp.float32) for shape in ((q,), (q, d))]
     # tilts of a batch with one prompt are a longer list of tilts: nothing is copied
     call = ffi.ffi_call(_TARGETS[0], results, vmap_method="expand_dims")
-    logs = jnp.zeros(0, jnp.float32) if log_weights is None else log_weights
-    log_normaliser, mean = call(points, logs, tilts)
+    logs = jnp.zeros(0) if log_weights is None else log_weights
+    log_normaliser, mean = call(points, logs.astype(jnp.float32), tilts)
     return log_normaliser, mean
 
 

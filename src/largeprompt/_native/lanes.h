@@ -95,7 +95,8 @@ INLINE Floats exp_of_negative(Floats x) {
   p = p * r + 1.0f;
   p = p * r + 1.0f;
   const Words power = (reinterpret_cast<Words>(shifted) << 23) + reinterpret_cast<Words>(p);
-  return x < low ? Floats{} : reinterpret_cast<Floats>(power);
+  const Floats found = x < low ? Floats{} : reinterpret_cast<Floats>(power);
+  return x == x ? found : x;
 }
 
 // -log x for x in [2^-33, 1], to 1e-7 relative.

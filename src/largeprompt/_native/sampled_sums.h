@@ -29,7 +29,7 @@ INLINE void normal_pairs(const Prompt& prompt, Words counter, Floats& g, Floats&
   const Floats unit = high * 0x1p-24f + (low * 0x1p-32f + 0x1p-33f);
   const Floats radius = square_root(2.0f * minus_log(unit));
   // the leading bits turn the half circle, the last one chooses the half
-  const Floats turn = reinterpret_cast<Floats>(second >> 9 | 0x3F800000u) - (1.5f - 0x1p-24f);
+  const Floats turn = reinterpret_cast<Floats>(second >> 9 | 0x3F800000u) - (1.0f - 0x1p-24f) - 0.5f;
   const Floats y = turn * turn;
   // Taylor series of sin(pi x) and cos(pi x), |x| <= 1/2
   constexpr double pi = 3.14159265358979323846;

@@ -1,6 +1,6 @@
-// Sums over the tokens of sampled prompts, weighted by e^{score}: prompts/_weighted_sums.py in machine code, number for number.
+// Sums over the tokens of sampled prompts, weighted by e^{score}: prompts/_weighted_sums.py in machine code.
 //
-// A block of counters is drawn (threefry, Box and Muller), weighted relative to the running maximum of the scores, and summed
+// A block of counters is drawn (threefry, Box and Muller: the normals of prompts/normals.py but for their last digit), weighted relative to the running maximum of the scores, and summed
 // (sampled_sums.h); blocks are added in float64. A prompt is cut into parts by its length alone, so its sums do not depend on its
 // company.
 

@@ -6,7 +6,7 @@ one block of tokens at a time and merges the blocks' summaries, so that its memo
 """
 
 from functools import partial
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import equinox as eqx
 import jax
@@ -38,14 +38,7 @@ def empirical_moments(
     block_size: int | None = None,
 ) -> TiltedMoments:
     """Tilted moments of a prompt at q tilts, by the engine named (or chosen by size)."""
-    if engine not in get_args(Engine):
-        raise ValueError(
-            _checks.message(
-                f"engine must be one of {get_args(Engine)}", repr(engine), "pass one of them"
-            )
-        )
-    if block_size is not None:
-        block_size = _checks.count("block_size", block_size)
+    engine, block_size = checked_engine(engine, block_size)
     # asked of the default device, and again of the device that runs: a CPU in a machine with a GPU takes another branch
     device = jax.default_backend()
     kernel_here = block_size is None and _has_kernel(device, prompt, tilts, with_cov)
@@ -58,11 +51,22 @@ def empirical_moments(
         return tilted_moments(prompt.points, prompt.log_weights, tilts, with_cov=with_cov)
     if block_size is None:
         largest = _GPU_BLOCK_SCORES if device == "gpu" else _BLOCK_SCORES
-        block_size = max(1024, largest // len(tilts))
+        block_size = max(1024, largest // max(1, len(tilts)))
     block_size = min(block_size, prompt.n)
     if engine == "fused" and kernel_here:
         return _by_kernel(prompt, tilts, with_cov, block_size)
     return _streamed(prompt, tilts, with_cov=with_cov, block_size=block_size)
+
+
+def checked_engine(engine: Any, block_size: Any) -> tuple[Engine, int | None]:
+    """The name of an engine, and a size of blocks or None."""
+    if engine not in get_args(Engine):
+        raise ValueError(
+            _checks.message(
+                f"engine must be one of {get_args(Engine)}", repr(engine), "pass one of them"
+            )
+        )
+    return engine, None if block_size is None else _checks.count("block_size", block_size)
 
 
 def sharded_moments(

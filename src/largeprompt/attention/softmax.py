@@ -13,7 +13,7 @@ from jaxtyping import Array, Float
 from .. import _checks, _devices
 from .._typing import ArrayInput
 from ..measures import AbstractMeasure, Empirical, TiltedMoments
-from .engines import Engine, empirical_moments, sharded_moments
+from .engines import Engine, checked_engine, empirical_moments, sharded_moments
 from .head import Head
 
 
@@ -46,6 +46,7 @@ def attend(
     >>> print(lp.attend(head, lp.Gaussian(jnp.zeros(2), 2 * jnp.eye(2)), jnp.array([1.0, -1.0])))
     [ 2. -2.]
     """
+    engine, block_size = checked_engine(engine, block_size)
     if mesh is None:
         z = checked_queries(head, measure, z)
         if isinstance(measure, Empirical):
@@ -132,6 +133,7 @@ def attend_jacobians(
     >>> print(dU.ravel(), dV.ravel())
     [6.] [6.]
     """
+    engine, block_size = checked_engine(engine, block_size)
     queries, batch = queries_of(head, measure, z)
     if mesh is None:
         d_u, d_v = _attend_jacobians(head, measure, queries, engine, block_size)

@@ -113,7 +113,7 @@ def _weighted_sums(terms: Float[Array, "q n"], points: Float[Array, "n d"]) -> F
     copy them, so the chunk must divide n; where no divisor fits, a product with a second row of zeros serves.
     """
     n = points.shape[0]
-    if terms.shape[0] > 1 or n < 4 * _CHUNKS[0]:
+    if terms.shape[0] != 1 or n < 4 * _CHUNKS[0]:
         return jnp.matmul(terms, points, precision="highest")
     chunk = next((size for size in _CHUNKS if n % size == 0), None)
     if chunk is None:

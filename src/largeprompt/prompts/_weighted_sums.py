@@ -8,7 +8,7 @@ for some pairs (a, b) of functions f_a of a token.
 
 Token numbers are named by (key, prompt, counter), see normals.py, so a prompt is the same on every device and in every company. Three
 ways lead to its sums: blocks of tokens in XLA with a running maximum, and kernels that keep numbers, weights and sums in registers,
-one for a GPU, below, and one for a CPU (_native). They differ by the rounding of the sums alone: in float32 a relative 1e-6 or so.
+one for a GPU, below, and one for a CPU (_native). They differ by rounding alone: in float32 a relative 1e-6 or so.
 """
 
 from collections.abc import Callable, Sequence
