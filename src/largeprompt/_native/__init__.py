@@ -1,8 +1,8 @@
 """Kernels for the CPU in C++, called as foreign functions of XLA and run on its threads.
 
 They are compiled when the package is installed, if there is a compiler (setup.py). XLA passes over the tokens of a prompt several
-times, and hands work to its threads several times in each: one pass in one kernel is two to seven times faster. Without the kernels
-everything works, in XLA alone; `available` says which it is, and must be asked before the others are called. float32 only.
+times, and hands work to its threads several times in each; a kernel passes once. Without the kernels everything works, in XLA alone, more
+slowly; `available` says which it is, and must be asked before the others are called. float32 only.
 """
 
 import ctypes

@@ -43,6 +43,7 @@ constexpr int64_t kBlock = 512;     // the most tilts of a block
 constexpr int64_t kTurns = 16;      // pieces of work that keep several threads busy
 constexpr int64_t kFew = 4;         // tilts for which tokens are read where they are
 constexpr int64_t kNarrow = 32;     // coordinates up to which tokens are transposed for more
+constexpr int64_t kVector = 16;     // coordinates of the widest vector: a row read in its place holds one
 
 // The summary of the prompt for tilt a, from those of its parts: (parts, q) and (parts, q, d).
 void merge(const Problem& p, int64_t parts, const Sums* sums, const float* means, int64_t a, float* log_normaliser, float* mean) {
@@ -71,7 +72,7 @@ void solve(ffi::ThreadPool& pool, const std::vector<Problem>& problems, float* l
   const int64_t most = std::max<int64_t>(1, kParts / (blocks * count));
   const int64_t size = std::max(kPart, ((n + most - 1) / most + kPart - 1) / kPart * kPart);
   const int64_t parts = (n + size - 1) / size;
-  const auto by = d >= 16 && (q < kFew || d > kNarrow) ? FOR_THIS_MACHINE(sums_by_rows) : FOR_THIS_MACHINE(sums_by_columns);
+  const auto by = d >= kVector && (q < kFew || d > kNarrow) ? FOR_THIS_MACHINE(sums_by_rows) : FOR_THIS_MACHINE(sums_by_columns);
   std::vector<Sums> sums(count * parts * q, Sums{-INFINITY, 0});
   std::vector<float> means(count * parts * q * d);
   shared_loop(pool, count * blocks * parts, [&](int64_t turn) {

@@ -12,13 +12,13 @@ import optax
 from jax.sharding import Mesh
 from jaxtyping import Array, Key
 
-from .. import _checks, _devices, _native
+from .. import _checks, _devices
 from .._typing import ArrayInput, KeyInput
 from ..icl import LinearRegression, Task
 from ..icl.params import Params
 from ..icl.task import Attention, checked_attention, checked_length
 from ..prompts._arguments import whole_length
-from ..prompts._weighted_sums import capacity_for
+from ..prompts._weighted_sums import capacity_for, has_kernel
 from ..prompts.sampling import SCORES_AND_VALUES
 from .group import Descent, Group
 from .held_out import HeldOutRisk
@@ -160,7 +160,7 @@ def _company(oracle: OracleName, task: Task, L: float, attention: Attention) -> 
         return None
     if oracle == "prompts" or not isinstance(task, LinearRegression) or math.isinf(L):
         return (L, attention)
-    if attention == "linear" or jax.default_backend() == "gpu" or _native.available():
+    if attention == "linear" or has_kernel(SCORES_AND_VALUES):
         return attention
     return (capacity_for(whole_length(L), SCORES_AND_VALUES), attention)
 

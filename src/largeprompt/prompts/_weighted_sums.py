@@ -91,6 +91,12 @@ def _on_cpu(
     return _native.weighted_sums(key, prompts, L, jnp.stack(scales), widths)
 
 
+def has_kernel(layout: Layout) -> bool:
+    """Whether a kernel of the default device draws float32 prompts: it takes as many tokens as each needs, whatever the capacity."""
+    device = jax.default_backend()
+    return device == "gpu" or (device == "cpu" and layout.native and _native.available())
+
+
 def capacity_for(L: int, layout: Layout) -> int:
     """Counters that hold L tokens, rounded up to three leading bits: few programs serve all lengths, an eighth is wasted at most."""
     if L > _LONGEST:
