@@ -111,7 +111,7 @@ def many_queries(queries: int = 1000, L: int = 1_000_000, d: int = 8) -> Iterato
 
 
 _PEAK = """
-import sys, threading, time
+import sys, threading
 import numpy as np
 import psutil
 import largeprompt as lp

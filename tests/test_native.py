@@ -16,6 +16,8 @@ from largeprompt.prompts import _weighted_sums
 from largeprompt.prompts.normals import threefry
 from largeprompt.prompts.sampling import SCORES_AND_VALUES
 
+from .oracles.attention import tilted_moments
+
 needs_kernels = pytest.mark.skipif(
     not _native.available() and "LARGEPROMPT_KERNELS_REQUIRED" not in os.environ,
     reason="no C++ compiler was found when the package was installed",
@@ -24,16 +26,6 @@ needs_kernels = pytest.mark.skipif(
 
 def _tokens(*shape, scale=1.0, seed=0):
     return (scale * np.random.default_rng(seed).normal(size=shape)).astype(np.float32)
-
-
-def _oracle(points, log_weights, tilts):
-    """Log normaliser and mean, in float64."""
-    points, tilts = (np.asarray(a, np.float64) for a in (points, tilts))
-    scores = tilts @ points.T + (0.0 if log_weights is None else np.asarray(log_weights))
-    top = scores.max(axis=1, keepdims=True)
-    terms = np.exp(scores - top)
-    total = terms.sum(axis=1)
-    return top[:, 0] + np.log(total), terms @ points / total[:, None]
 
 
 @needs_kernels
@@ -63,7 +55,7 @@ def test_tilted_moments_agree_with_numpy(n, d, q, weighted):
     log_normaliser, mean = _native.tilted_moments(
         jnp.asarray(points), None if logs is None else jnp.asarray(logs), jnp.asarray(tilts)
     )
-    expected = _oracle(points, logs, tilts)
+    expected = tilted_moments(points, logs, tilts)
     assert np.allclose(log_normaliser, expected[0], rtol=3e-6, atol=3e-6)
     assert np.max(np.abs(np.asarray(mean) - expected[1])) <= 3e-6 * np.max(np.abs(points))
 
@@ -130,7 +122,7 @@ def test_batches(near, far, weighted):
                 a[0 if f is None else i, 0 if c is None else j]
                 for a, c, f in zip(full, near, far, strict=True)
             )
-            expected = _oracle(points, logs if weighted else None, tilts)
+            expected = tilted_moments(points, logs if weighted else None, tilts)[:2]
             for got, want in zip(found, expected, strict=True):
                 assert np.allclose(got[i, j], want, rtol=1e-5, atol=1e-5)
 
@@ -238,7 +230,7 @@ def test_log_weights_of_half_precision():
     points, tilts = jnp.asarray(_tokens(200, 3)), jnp.asarray(_tokens(1, 3))
     logs = jnp.asarray(_tokens(200, seed=3), jnp.bfloat16)
     _, mean = _native.tilted_moments(points, logs, tilts)
-    assert np.allclose(mean, _oracle(points, logs.astype(jnp.float64), tilts)[1], atol=1e-5)
+    assert np.allclose(mean, tilted_moments(points, logs, tilts)[1], atol=1e-5)
 
 
 def test_kernels_that_cannot_be_run_are_not_used(monkeypatch, tmp_path):

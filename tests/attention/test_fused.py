@@ -8,19 +8,7 @@ import pytest
 import largeprompt as lp
 from largeprompt.attention import engines, fused
 
-
-def _oracle(points, log_weights, tilts):
-    """Tilted moments of given tokens, in NumPy and float64."""
-    points, tilts = (np.asarray(a, np.float64) for a in (points, tilts))
-    logs = np.zeros(len(points)) if log_weights is None else np.asarray(log_weights, np.float64)
-    scores = tilts @ points.T + logs
-    top = scores.max(axis=1, keepdims=True)
-    terms = np.exp(scores - top)
-    total = terms.sum(axis=1)
-    p = terms / total[:, None]
-    mean = p @ points
-    second = np.einsum("qn,ni,nj->qij", p, points, points)
-    return top[:, 0] + np.log(total), mean, second - np.einsum("qi,qj->qij", mean, mean)
+from ..oracles.attention import tilted_moments
 
 
 def _prompt(n, d, dtype, weighted, offset=0.0):
@@ -52,7 +40,7 @@ def test_a_few_queries(n, d, q, dtype, weighted, with_cov):
     tilts = np.random.default_rng(0).normal(size=(q, d)).astype(np.float32)
     assert fused.fits(prompt, q, with_cov=with_cov)
     found = fused.fused_moments(prompt, jnp.asarray(tilts), with_cov=with_cov, interpret=True)
-    log_normaliser, mean, cov = _oracle(prompt.points, prompt.log_weights, tilts)
+    log_normaliser, mean, cov = tilted_moments(prompt.points, prompt.log_weights, tilts)
     assert np.allclose(found.log_normaliser, log_normaliser, rtol=1e-5, atol=1e-5)
     assert np.allclose(found.mean, mean, rtol=1e-5, atol=1e-5)
     assert (found.cov is not None) == with_cov
@@ -65,7 +53,7 @@ def test_a_covariance_far_from_the_origin():
     prompt = _prompt(600, 4, jnp.float32, False, offset=1000.0)
     tilts = jnp.full((1, 4), 0.3, jnp.float32)
     found = fused.fused_moments(prompt, tilts, with_cov=True, interpret=True)
-    _, _, cov = _oracle(prompt.points, None, tilts)
+    _, _, cov = tilted_moments(prompt.points, None, tilts)
     assert np.allclose(found.cov, cov, rtol=1e-3, atol=1e-3)
 
 
@@ -76,7 +64,7 @@ def test_many_queries_of_half_precision_tokens(n, d, q, weighted):
     tilts = 0.5 * np.random.default_rng(1).normal(size=(q, d)).astype(np.float32)
     assert fused.fits(prompt, q, with_cov=False)
     found = fused.fused_moments(prompt, jnp.asarray(tilts), interpret=True)
-    log_normaliser, mean, _ = _oracle(prompt.points, prompt.log_weights, tilts)
+    log_normaliser, mean, _ = tilted_moments(prompt.points, prompt.log_weights, tilts)
     assert np.allclose(found.log_normaliser, log_normaliser, rtol=1e-4, atol=1e-4)
     assert np.allclose(found.mean, mean, rtol=1e-4, atol=1e-4)
 
@@ -107,7 +95,7 @@ def test_half_precision_tokens_are_summed_in_float32_on_the_cpu_too():
     prompt = _prompt(4000, 4, jnp.bfloat16, False)
     head = lp.Head(U=np.eye(4, dtype=np.float32), V=np.eye(4, dtype=np.float32))
     z = np.linspace(0.1, 0.9, 4).astype(np.float32)
-    _, mean, cov = _oracle(prompt.points, None, z[None])
+    _, mean, cov = tilted_moments(prompt.points, None, z[None])
     for engine in ("dense", "streamed"):
         assert np.allclose(lp.attend(head, prompt, z, engine=engine), mean[0], rtol=1e-5, atol=1e-6)
     jacobians = lp.attend_jacobians(head, prompt, z)

@@ -26,6 +26,20 @@ def tilted_covariance(*, tokens, weights, U, z) -> np.ndarray:
     return np.einsum("i,ij,ik->jk", p, gaps, gaps)
 
 
+def tilted_moments(points, log_weights, tilts) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """(log sum_i w_i e^<u, x_i>, mean, covariance) of the tilted tokens for every row u of tilts, in float64."""
+    points, tilts = (np.asarray(a, np.float64) for a in (points, tilts))
+    logs = np.zeros(len(points)) if log_weights is None else np.asarray(log_weights, np.float64)
+    scores = tilts @ points.T + logs
+    top = scores.max(axis=1, keepdims=True)
+    terms = np.exp(scores - top)
+    total = terms.sum(axis=1)
+    p = terms / total[:, None]
+    mean = p @ points
+    second = np.einsum("qn,ni,nj->qij", p, points, points, optimize=True)
+    return top[:, 0] + np.log(total), mean, second - np.einsum("qi,qj->qij", mean, mean)
+
+
 def gaussian_attention(*, mean, cov, U, V, z) -> np.ndarray:
     """Lemma 2.1."""
     return V @ mean + V @ cov @ U @ z

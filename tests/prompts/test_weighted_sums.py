@@ -64,9 +64,8 @@ def test_blocks_and_kernel_agree_with_numpy(layout, L, sigma):
         options = {"capacity": capacity, "layout": layout}
         ways = [_by_blocks(*arguments, **options)]
         if dtype == jnp.float32:
-            ways.append(
-                weighted_sums(*arguments, **options)
-            )  # the CPU's kernel, where there is one
+            # by the CPU's kernel, where there is one
+            ways.append(weighted_sums(*arguments, **options))
             ways.append(fused_sums(*arguments, **options, interpret=True))
         for sums in ways:
             assert sums[0].dtype == dtype

@@ -23,10 +23,8 @@ Engine = Literal["auto", "dense", "streamed", "fused"]
 _DENSE_SCORES = 2**22  # the largest number of scores `auto` holds at once
 _BLOCK_SCORES = 2**22  # scores per block of the streamed engine
 _GPU_BLOCK_SCORES = 2**26  # larger on a GPU, where a block is one launch and must fill the chip
-_FUSED_SCORES = {
-    "gpu": 2**20,
-    "cpu": 2**12,
-}  # below this the call of a kernel costs as much as the work
+# below these the call of a kernel costs as much as the work
+_FUSED_SCORES = {"gpu": 2**20, "cpu": 2**12}
 
 
 def empirical_moments(
