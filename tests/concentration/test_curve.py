@@ -10,7 +10,7 @@ import xarray as xr
 
 import largeprompt as lp
 from largeprompt.concentration._quadratic_form import Feature, gaussian_average
-from largeprompt.concentration._queries import few_points
+from largeprompt.concentration._queries import finite_support, quadrature
 
 from ..oracles.prompts import enumerate_prompts
 
@@ -68,8 +68,8 @@ def test_slopes_descend_to_the_sharp_exponent():
     """E_z P_2 between L = 1e18 and 1e27 for kappa = 1/4, 1, 4 has slopes 1.000, 0.629, 0.221 against theta = 1, 0.618, 0.207."""
     lengths = np.array([1e9, 1e18, 1e27])
     for kappa, expected in ((0.25, 1.000), (1.0, 0.629), (4.0, 0.221)):
-        M = np.array([[kappa]])
-        rule = gaussian_average(np.zeros(1), np.eye(1), M, [Feature()], np.log(lengths[-1]))
+        factor = np.array([[np.sqrt(kappa)]])
+        rule = gaussian_average(np.zeros(1), np.eye(1), factor, [Feature()], np.log(lengths[-1]), 1)
         p2 = np.asarray(lp.participation(np.sqrt(rule.variances)[:, None], lengths).p2)
         slopes = -np.diff(np.log(rule.weights[0] @ p2)) / np.log(1e9)
         assert slopes[1] == pytest.approx(expected, abs=6e-4)
@@ -132,14 +132,22 @@ def test_mixture_of_queries_is_the_mixture_of_curves():
     )
 
 
-@pytest.mark.parametrize(
-    "law",
-    [lp.Uniform(2, 1.5), lp.Sphere(2, 1.3), lp.Sphere(3, 0.8), lp.Rademacher(3), lp.Sphere(1, 2.0)],
-    ids=["box", "circle", "sphere", "signs", "two points"],
-)
-def test_few_points_have_the_moments_of_the_law(law):
+_LAWS = {
+    "box": lp.Uniform(2, 1.5),
+    "tilted box": lp.Uniform(2, 1.5).tilt([30.0, -2.0]),
+    "circle": lp.Sphere(2, 1.3),
+    "von Mises": lp.Sphere(2, 1.0).tilt([600.0, -800.0]),
+    "sphere": lp.Sphere(3, 0.8),
+    "von Mises-Fisher": lp.Sphere(3, 1.0).tilt([3.0, 400.0, 1.0]),
+    "two points": lp.Sphere(1, 2.0).tilt([0.3]),
+    "signs": lp.Rademacher(3),
+}
+
+
+@pytest.mark.parametrize("law", _LAWS.values(), ids=list(_LAWS))
+def test_quadrature_has_the_moments_of_the_law(law):
     """Means, covariances and a smooth function: the moment generating function."""
-    found = few_points(law)
+    found = finite_support(law) or quadrature(law, 1)
     assert found is not None
     points, weights = np.asarray(found.points), np.asarray(found.weights)
     assert weights.sum() == pytest.approx(1)

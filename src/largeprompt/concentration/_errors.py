@@ -1,9 +1,11 @@
 """Errors averaged over queries, as functions of the prompt length: the one place that chooses the route."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 
 from .. import _checks
@@ -12,15 +14,20 @@ from ..attention import Head
 from ..measures import AbstractMeasure, Dirac, Empirical, Gaussian
 from ..measures.transforms import without_spread
 from ..prompts.moments import gradient_error, output_error
+from ..prompts.quasi import QuasiQuantity, representative, represented
+from ..prompts.tails import HEAVY, tail_index
 from ._quadratic_form import Average
 from ._quantities import Decomposition, Quantity, decompose
-from ._queries import REPLICATES, averages, few_points, finite_support, scrambled, two_keys
+from ._queries import REPLICATES, averages, finite_support, quadrature, scrambled, two_keys
 
 _TOKENS = 10  # 2^10 quasi-random tokens represent a law that is neither Gaussian nor discrete
 _QUERIES = 5  # 2^5 quasi-random queries, each time, where the error depends on all of the query
 _MOST_QUERIES = 4096  # points of a discrete law that are all visited
 _ROUNDING = 1e-13
 _POINTWISE = 1e-9  # accuracy of the Laplace integral over atoms
+_LEVELS = 5  # of ever finer rules over queries
+_GOAL = 1e-10  # relative error at which they stop
+_PROMISE = 1e-6  # relative error beyond which a value does not pass for exact
 
 
 class Values(NamedTuple):
@@ -51,15 +58,12 @@ def average_error(
     if isinstance(mu, Dirac):
         mu = without_spread(mu)
     if isinstance(mu, Gaussian):
-        parts = decompose(head, mu, quantity)
-        rules = averages(nu, parts.M, parts.features, math.log(longest), key)
-        exact = "exact" if len(rules) == 1 else "exact in L, quasi-random queries"
-        return Route(exact, lambda lengths: _reduced(parts, rules, lengths))
+        return _over_variances(decompose(head, mu, quantity), nu, math.log(longest), key)
     return _pointwise(head, mu, nu, quantity, key)
 
 
 def check_dimensions(head: Head, mu: AbstractMeasure, nu: AbstractMeasure) -> None:
-    """Refuse laws that are not measures, or not of the head's dimension."""
+    """Check that both laws are measures of the head's dimension."""
     for name, law in (("mu", mu), ("nu", nu)):
         if not isinstance(law, AbstractMeasure):
             raise ValueError(
@@ -79,23 +83,95 @@ def check_dimensions(head: Head, mu: AbstractMeasure, nu: AbstractMeasure) -> No
             )
 
 
-def _reduced(parts: Decomposition, rules: list[Average], lengths: np.ndarray) -> Values:
-    """Gaussian tokens: sums over the law of the score variance."""
-    value, slope, error = [], [], []
+def _over_variances(
+    parts: Decomposition, nu: AbstractMeasure, log_length: float, key: KeyInput | None
+) -> Route:
+    """Gaussian tokens: sums over the law of the score variance, by rules refined until their own error is small."""
+
+    def rules(level: int) -> list[Average]:
+        return averages(nu, parts.factor, parts.features, log_length, key, level)
+
+    level, found = 0, rules(0)
+    while level + 1 < _LEVELS and max(rule.gap for rule in found) > _GOAL:
+        level += 1
+        found = rules(level)
+    if len(found) > 1:
+        name = "exact in L, quasi-random queries"
+        return Route(name, lambda lengths: _scrambled_sums(parts, found, lengths))
+
+    def evaluate(lengths: np.ndarray) -> Values:
+        nonlocal level, found
+        values = _sums(parts, found[0], lengths)
+        while level + 1 < _LEVELS and not _within(_GOAL, values):
+            level += 1
+            found = rules(level)
+            values = _sums(parts, found[0], lengths)
+        if not _within(_PROMISE, values):
+            worst = np.max(values.error[values.value > 0] / values.value[values.value > 0])
+            raise ValueError(
+                _checks.message(
+                    f"averages over queries must be known to a relative error of {_PROMISE:g}",
+                    f"an error of {worst:.1e}, with queries of law {type(nu).__name__}",
+                    "use method='montecarlo', or scale the head down",
+                )
+            )
+        return values
+
+    return Route("exact", evaluate)
+
+
+def _within(relative: float, values: Values) -> bool:
+    return bool(np.all(values.error <= relative * np.abs(values.value)))
+
+
+def _sums(parts: Decomposition, rule: Average, lengths: np.ndarray) -> Values:
+    """The rule applied to the functions of (score variance, L), with its error."""
+    along = parts.coefficients(rule.variances, lengths)
+    total = np.einsum("fs,fsl->l", rule.weights, along.value)
+    coarse = np.einsum("fs,fsl->l", rule.coarse, along.value)
+    size = np.einsum("fs,fsl->l", np.abs(rule.weights), np.abs(along.value))
+    rounding = np.einsum("fs,fsl->l", np.abs(rule.weights), np.abs(along.value) * along.error)
+    ratio = np.abs(coarse - total) / np.where(total > 0, total, 1.0)
+    if rule.geometric:  # with half the nodes the relative error is the square root of ours
+        ratio = np.where(ratio < 0.1, 4 * ratio**2, ratio)
+    error = np.abs(total) * ratio + size * (4 * rule.gap + _ROUNDING) + rounding
+    return Values(total, error, np.einsum("fs,fsl->l", rule.weights, along.slope))
+
+
+def _scrambled_sums(parts: Decomposition, rules: list[Average], lengths: np.ndarray) -> Values:
+    """Means over scramblings, and their standard error."""
+    found = [_sums(parts, rule, lengths) for rule in rules]
+    value, error, slope = (np.stack(part) for part in zip(*found, strict=True))
+    terms = []
     for rule in rules:
-        along = parts.coefficients(rule.variances, lengths)
-        total = np.einsum("fs,fsl->l", rule.weights, along.value)
-        half = np.einsum("fs,fsl->l", rule.coarse, along.value)
-        rounding = np.einsum("fs,fsl->l", np.abs(rule.weights), np.abs(along.value) * along.error)
-        value.append(total)
-        slope.append(np.einsum("fs,fsl->l", rule.weights, along.slope))
-        # convergence is geometric: with half the nodes the relative error is the square root of ours
-        ratio = np.abs(half - total) / np.where(total > 0, total, 1.0)
-        error.append(total * (4 * np.minimum(ratio, 1.0) ** 2 + _ROUNDING) + rounding)
-    if len(rules) == 1:
-        return Values(value[0], error[0], slope[0])
-    spread = np.std(value, axis=0, ddof=1) / math.sqrt(len(rules))
-    return Values(np.mean(value, axis=0), spread + np.mean(error, axis=0), np.mean(slope, axis=0))
+        if rule.points is not None:
+            along = parts.coefficients(rule.variances, lengths)
+            order = np.argsort(rule.variances)
+            S, weighted = rule.points
+            terms.append(
+                sum(
+                    np.stack([np.interp(S, rule.variances[order], row[order]) for row in rows.T], 1)
+                    * weights[:, None]
+                    for rows, weights in zip(along.value, weighted, strict=True)
+                )
+            )
+    _check_tail(np.concatenate(terms), lengths)
+    spread = value.std(axis=0, ddof=1) / math.sqrt(len(rules))
+    return Values(value.mean(axis=0), spread + error.mean(axis=0), slope.mean(axis=0))
+
+
+def _check_tail(terms: np.ndarray, lengths: np.ndarray) -> None:
+    """Refuse an average over random queries that is carried by queries too rare to be among them."""
+    heavy = np.isfinite(lengths) & (tail_index(terms) > HEAVY)
+    if heavy.any():
+        shortest = float(lengths[heavy].min())
+        raise ValueError(
+            _checks.message(
+                "an average over random queries needs queries that represent its tail",
+                f"errors with a tail index above {HEAVY} from L = {shortest:g} on: rare large queries carry the average there",
+                "ask for shorter prompts, scale the head down, or pass Gaussian or bounded queries of few dimensions",
+            )
+        )
 
 
 _EXACT = {
@@ -103,46 +179,154 @@ _EXACT = {
     "gradient_U": lambda *args: gradient_error(*args).U,
     "gradient_V": lambda *args: gradient_error(*args).V,
 }
+_QUASI: dict[Quantity, QuasiQuantity] = {
+    "output": "output_error",
+    "gradient_U": "gradient_U_error",
+    "gradient_V": "gradient_V_error",
+}
+
+
+class Pairing(NamedTuple):
+    """Queries, and the law of the tokens: one for all queries, or one that represents it at each of them."""
+
+    queries: Empirical
+    laws: Sequence[Gaussian | Empirical]
+
+    def each(self) -> Iterator[tuple[np.ndarray, float, Gaussian | Empirical]]:
+        """Every query with its weight and its law."""
+        weights = np.asarray(self.queries.weights, np.float64)
+        laws = self.laws if len(self.laws) > 1 else list(self.laws) * self.queries.n
+        yield from zip(np.asarray(self.queries.points), weights / weights.sum(), laws, strict=True)
+
+
+class Pairings(NamedTuple):
+    """Independent pairings, a coarser one whose distance is an error (None: none is needed), and the route in words."""
+
+    all: list[Pairing]
+    coarse: Pairing | None
+    words: str
+    exact_tokens: bool
 
 
 def _pointwise(
     head: Head, mu: AbstractMeasure, nu: AbstractMeasure, quantity: Quantity, key: KeyInput | None
 ) -> Route:
     """Other tokens: the Laplace integral over atoms, query by query."""
-    pairs, name = tokens_and_queries(mu, nu, key)
+    pairings = tokens_and_queries(head, mu, nu, key)
 
-    def evaluate(lengths: np.ndarray) -> Values:
-        values = [average_over(z, _EXACT[quantity], head, law, lengths) for law, z in pairs]
-        return summary(values)
+    def exactly(lengths: np.ndarray) -> Values:
+        return average_over(pairings, _EXACT[quantity], head, lengths)
 
-    return Route(name, evaluate)
+    def by_representatives(lengths: np.ndarray) -> Values:
+        found = [_represented(head, mu, pairing, quantity, lengths) for pairing in pairings.all]
+        values = summary([terms.sum(axis=0) for terms, _ in found])
+        error = values.error + np.abs(np.mean([missed for _, missed in found], axis=0))
+        if pairings.coarse is not None:
+            coarse, _ = _represented(head, mu, pairings.coarse, quantity, lengths)
+            error += np.abs(coarse.sum(axis=0) - values.value)
+        elif nu_is_random:
+            _check_tail(np.concatenate([terms for terms, _ in found]), lengths)
+        return values._replace(error=error)
+
+    nu_is_random = finite_support(nu) is None
+    return Route(pairings.words, exactly if pairings.exact_tokens else by_representatives)
+
+
+def _represented(
+    head: Head, mu: AbstractMeasure, pairing: Pairing, quantity: Quantity, lengths: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """The terms of the average over queries, shape (queries, lengths), and what the tokens miss of their sum."""
+    terms, missed = [], np.zeros(len(lengths))
+    for z, weight, law in pairing.each():
+        tilt = np.asarray(head.U) @ z
+        found = represented(_QUASI[quantity], head, mu, [law], z, tilt, lengths)
+        terms.append(weight * found.value[0])
+        missed += weight * found.missed[0]
+    return np.stack(terms), missed
 
 
 def tokens_and_queries(
-    mu: AbstractMeasure, nu: AbstractMeasure, key: KeyInput | None
-) -> tuple[list[tuple[Gaussian | Empirical, Empirical]], str]:
-    """Pairs (law of the tokens, points of the query): one pair where both are exact, otherwise independent representatives."""
+    head: Head, mu: AbstractMeasure, nu: AbstractMeasure, key: KeyInput | None
+) -> Pairings:
+    """Tokens and queries as points: one pairing where both are exact, otherwise independent representatives."""
     tokens = mu if isinstance(mu, Gaussian) else finite_support(mu)
-    queries = finite_support(nu)
+    queries, coarse = finite_support(nu), None
     if queries is None or queries.n > _MOST_QUERIES:
-        queries = few_points(nu)
-        queries = queries if queries is not None and queries.n <= 2**_QUERIES * REPLICATES else None
+        queries, coarse = quadrature(nu), quadrature(nu, -1)
+        if queries is not None and queries.n > 2**_QUERIES * REPLICATES:
+            queries = coarse = None
     words = "exact" if tokens is not None else "exact in L, quasi-random tokens"
     if queries is None:
         words += ", quasi-random queries"
     for_tokens, for_queries = two_keys(key)
-    those = [queries] if queries is not None else scrambled(nu, for_queries, _QUERIES)
-    many = [tokens] * len(those) if tokens is not None else scrambled(mu, for_tokens, _TOKENS)
-    those = those * len(many) if len(those) == 1 else those
-    return list(zip(many, those, strict=True)), words
+    those = [queries] if queries is not None else _random_queries(nu, for_queries)
+    if tokens is not None:
+        return Pairings(
+            [Pairing(points, [tokens]) for points in those],
+            None if coarse is None else Pairing(coarse, [tokens]),
+            words,
+            exact_tokens=True,
+        )
+    if for_tokens is None:
+        scrambled(mu, None, _TOKENS)  # raises: tokens are random too
+    keys = jax.random.split(_checks.key(for_tokens), REPLICATES)
+    those = those * REPLICATES if len(those) == 1 else those
+    return Pairings(
+        [
+            Pairing(points, _represented_at(head, mu, points, k))
+            for points, k in zip(those, keys, strict=True)
+        ],
+        None if coarse is None else Pairing(coarse, _represented_at(head, mu, coarse, keys[0])),
+        words,
+        exact_tokens=False,
+    )
 
 
-def average_over(
-    queries: Empirical, function: Callable, head: Head, law: AbstractMeasure, lengths: np.ndarray
-) -> np.ndarray:
-    """The function of (head, law, z, L), averaged over queries: shape (lengths, ...)."""
-    weights = np.asarray(queries.weights, np.float64)
-    values = np.asarray(function(head, law, queries.points[:, None, :], lengths[None, :]))
+def _represented_at(
+    head: Head, mu: AbstractMeasure, queries: Empirical, key: KeyInput
+) -> list[Empirical]:
+    """Tokens that represent mu as each of the queries sees it."""
+    tilts = np.asarray(queries.points @ head.U.T)
+    return [representative(key, mu, _TOKENS, tilt) for tilt in tilts]
+
+
+def _random_queries(nu: AbstractMeasure, key: KeyInput | None) -> list[Empirical]:
+    """Scrambled queries; of a Gaussian law, half of them twice as wide, since rare large queries may carry the average."""
+    if not isinstance(nu, Gaussian):
+        return scrambled(nu, key, _QUERIES)
+    laws = (nu, Gaussian(nu.centre, 4 * nu.covariance, check=False))
+    halves = [scrambled(law, k, _QUERIES - 1) for law, k in zip(laws, two_keys(key), strict=True)]
+    inverse = jnp.linalg.pinv(nu.covariance, hermitian=True)
+    rank = int(jnp.linalg.matrix_rank(nu.covariance))
+
+    def weighted(points: jax.Array) -> Empirical:
+        centred = points - nu.centre
+        square = jnp.sum((centred @ inverse) * centred, axis=-1)
+        # densities of both laws relative to nu's
+        wide = jnp.exp(3 / 8 * square - rank * math.log(2))
+        return Empirical(points, 1 / (1 + wide))
+
+    return [weighted(jnp.concatenate([a.points, b.points])) for a, b in zip(*halves, strict=True)]
+
+
+def average_over(pairings: Pairings, function: Callable, head: Head, lengths: np.ndarray) -> Values:
+    """The function of (head, law, z, L), averaged over queries, with its error; values of shape (lengths, ...)."""
+    found = summary([_average(pairing, function, head, lengths) for pairing in pairings.all])
+    if pairings.coarse is None:
+        return found
+    gap = np.abs(_average(pairings.coarse, function, head, lengths) - found.value)
+    return found._replace(error=found.error + gap)
+
+
+def _average(pairing: Pairing, function: Callable, head: Head, lengths: np.ndarray) -> np.ndarray:
+    if len(pairing.laws) > 1:
+        return sum(
+            weight * np.asarray(function(head, law, z, lengths))
+            for z, weight, law in pairing.each()
+        )
+    weights = np.asarray(pairing.queries.weights, np.float64)
+    z = pairing.queries.points[:, None, :]
+    values = np.asarray(function(head, pairing.laws[0], z, lengths[None, :]))
     return np.tensordot(weights / weights.sum(), values, axes=1)
 
 

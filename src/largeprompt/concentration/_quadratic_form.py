@@ -1,15 +1,23 @@
 """Averages over a Gaussian query of functions of its score variance, by one-dimensional quadrature.
 
-Let z ~ N(a, C) and S = z'Mz, M positive semi-definite: the variance of the scores a query sees. For a polynomial q, if need be
-divided by a power of S, and any smooth h,
+Let z ~ N(a, C) and S = |F z|^2: the variance of the scores a query sees. For a polynomial q, divided by a power of S if need be,
+and any smooth h,
 
     E[q(z) h(S)] = int h(s) f_q(s) ds,      f_q(s) = 1/(2 pi i) int e^{ps} E[q(z) e^{-pS}] dp,
 
-and E[q e^{-pS}] is closed form: under the (complex) tilt z is again Gaussian. The contour is a parabola through the saddle point
-that opens around the singularities at p <= -1/(2 lambda_max), so every f_q(s) has full relative accuracy, in the far
-tail too, where averages live when lambda_max > 1/2: e^S then outgrows the density of the query.
+and E[q e^{-pS}] is closed form: under the (complex) tilt z is again Gaussian.
 
-Nodes are equidistant in ln s. What lies left of the first node is put at s = 0, from the exact total E q.
+*Nodes.* With K(p) = log E e^{-pS}, every s is the mean -K'(p) of the law tilted at one real p, and r = -sign(p) sqrt(-2 (K + ps)),
+the signed root of its large-deviation rate, is a coordinate in which every law looks like a standard normal one: narrow and wide
+laws, edges and far tails alike. The trapezoidal rule in r therefore needs neither a search for the mass nor a cut-off.
+
+*Density.* The contour is a hyperbola through the saddle point p with asymptotes at 22.5 degrees from the vertical. On it every
+factor of E e^{-pS}, central or not, is at most e^{-(p - saddle) ...} of its value at the saddle: with y_i = rho_i (p - saddle),
+
+    exponent = sum_i [y_i - log(1 + y_i)]/2 + tau_i y_i^2/(1 + y_i),      Re <= 0 for angles below 45 degrees.
+
+*Certificate.* E[q e^{-pS}] is known at every real p: the rule must reproduce it across the window, and E S. The largest relative
+gap is part of the error of every average.
 """
 
 import math
@@ -17,166 +25,254 @@ from typing import NamedTuple
 
 import numpy as np
 
-_CONTOUR = 96  # nodes on half the contour
-_NODES = 193  # in s
-_SCAN = 512  # values of the density that find where the nodes belong
-_FIRST = 1e-8  # first node at the earliest, in units of min(1, E S): h varies over s of order 1
+STEP = 0.25  # of the coarsest rule in r; halved with every level
 _DROP = 42.0  # contours and nodes end where e^-DROP of the peak is left
-_CHUNK = 256  # points of the contour worked on at once where d x d matrices are needed
+_ANGLE = math.pi / 8  # halfway between the vertical and 45 degrees: the widest strip of analyticity
+_CONTOUR_STEP = 0.07  # e^{-2 pi _ANGLE / step} = 5e-16
+_TILTS = 24  # real p at which the rule is compared with E[q e^{-pS}]
+_WORK = 2**21  # complex numbers worked on at once
+_FLOOR = 1e-20  # of E S: below, E[q / S^power | S] is continued as a constant, since q is lost in rounding
 
 
 class Feature(NamedTuple):
-    """The function prod_j z'Q_j z / S^power of the query, for symmetric matrices Q_j; 0 where S = 0 and power > 0."""
+    """prod_j z'Q_j z / S^power for symmetric matrices Q_j; 0 where S = 0 and power > 0."""
 
     factors: tuple[np.ndarray, ...] = ()
     power: int = 0
 
 
 class Average(NamedTuple):
-    """E[q(z) h(S)] ~ sum_j weights[q, j] h(variances[j]); `coarse` are the weights of the rule with every other node."""
+    """E[q(z) h(S)] ~ sum_j weights[q, j] h(variances[j]).
+
+    `coarse` are the weights of a coarser rule on the same nodes, `gap` the largest relative error of the rule on averages that are
+    known in closed form, and `geometric` whether the rule's error is about the square of the coarser one's. `points` are S and the
+    weights of random points behind the rule, whose tail can be examined.
+    """
 
     variances: np.ndarray
     weights: np.ndarray
     coarse: np.ndarray
+    gap: float = 0.0
+    geometric: bool = False
+    points: tuple[np.ndarray, np.ndarray] | None = None
 
 
 class _Form(NamedTuple):
-    """S = offset + sum_i lam_i (xi_i + shift_i)^2 and z = centre + basis xi, for independent standard normals xi_i."""
+    """S = offset + sum_i (sqrt(lam_i) xi_i + sqrt(shift_i))^2 and z = centre + basis xi, for independent standard normals xi_i.
+
+    `pull` is sqrt(lam shift), with its sign.
+    """
 
     centre: np.ndarray
     basis: np.ndarray
     lam: np.ndarray
     shift: np.ndarray
+    pull: np.ndarray
     offset: float
+
+    @property
+    def pole(self) -> float:
+        """The rightmost singularity of E e^{-pS}."""
+        return -0.5 / float(self.lam.max())
+
+
+class _Saddles(NamedTuple):
+    """For saddle points p: s = -K'(p), the rate I = K + ps <= 0, the root r, and 1 + 2 p lam_i for every lam_i > 0."""
+
+    p: np.ndarray
+    s: np.ndarray
+    rate: np.ndarray
+    r: np.ndarray
+    stretch: np.ndarray
+    lam: np.ndarray
+    shift: np.ndarray
 
 
 def gaussian_average(
-    mean: np.ndarray, cov: np.ndarray, M: np.ndarray, features: list[Feature], log_length: float
+    mean: np.ndarray,
+    cov: np.ndarray,
+    factor: np.ndarray,
+    features: list[Feature],
+    log_length: float,
+    level: int = 0,
 ) -> Average:
-    """The rule for z ~ N(mean, cov), S = z'Mz, good for h between 1/L and 1 up to the given ln L."""
-    form = _diagonal(mean, cov, M)
-    total = np.real(_polynomials(form, np.zeros((1, 1), complex), features))[:, 0, 0]
-    top = form.lam.max(initial=0.0)
-    average_s = float(np.sum(form.lam * (1 + form.shift**2)))
-    if top <= 0 or average_s < 1e-300:
-        at_once = total[:, None] * inverse_powers(np.array([form.offset]), features)
+    """The rule for z ~ N(mean, cov), S = |factor z|^2, good for h between 1/L and 1 up to the given ln L."""
+    form = _diagonal(mean, cov, factor)
+    if form.lam.max(initial=0.0) <= 0:
+        still = np.ones((1, len(form.lam)))
+        total = np.real(_polynomials(form, np.zeros(1, complex), still, features))
+        at_once = total * inverse_powers(np.array([form.offset]), features)
         return Average(np.array([form.offset]), at_once, at_once)
-    s = _nodes(form, average_s, log_length)
-    weights = math.log(s[1] / s[0]) * s * _densities(form, s, features)
-    variances = form.offset + np.concatenate([[0.0], s])
-    fine = _complete(total, weights, variances, features)
-    every_other = _complete(
-        total, 2 * weights[:, ::2], variances[[0, *range(1, len(s) + 1, 2)]], features
+    step = STEP / 2**level
+    reach = math.sqrt(2 * _DROP)
+    # the certificate looks further than h needs
+    right = math.sqrt(2 * log_length) + reach
+    away = _solve(form, step * np.arange(math.ceil(-reach / step) + 0.5, right / step))
+    saddles = _saddles(form, away)
+    densities = _densities(form, saddles, away, [Feature(), *features])
+    # ds/dr = -r/p, since d rate = -r dr and d rate/dp = p ds/dp
+    jacobian = np.where(
+        saddles.p == 0, np.sqrt(_curvature(saddles)), -saddles.r / _nonzero(saddles.p)
     )
-    coarse = np.zeros_like(fine)
-    coarse[:, 0], coarse[:, 1::2] = every_other[:, 0], every_other[:, 1:]
-    return Average(variances, fine, coarse)
+    scaled = densities * jacobian * step
+    gap = _gap(form, saddles, scaled, features)
+    used = saddles.r <= math.sqrt(2 * (log_length + _DROP))
+    s, variances = saddles.s[used], form.offset + saddles.s[used]
+    mass, *weighted = (scaled * np.exp(saddles.rate))[:, used]
+    weights = np.stack(weighted) * inverse_powers(variances, features)
+    lost = s < _FLOOR * float(np.sum(form.lam + form.shift))
+    if form.offset == 0 and lost.any():
+        first = int(np.argmin(lost))
+        for row, feature in zip(weights, features, strict=True):
+            if feature.power:
+                row[lost] = mass[lost] * row[first] / mass[first]
+    every_other = np.where(np.arange(len(s)) % 2 == 0, 2.0, 0.0)
+    return Average(variances, weights, weights * every_other, gap, geometric=True)
 
 
 def inverse_powers(variances: np.ndarray, features: list[Feature]) -> np.ndarray:
     """S^-power for every feature, shape (features, variances); 0 where S = 0 and power > 0."""
-    safe = np.where(variances > 0, variances, np.inf)
+    safe = _nonzero(variances, np.inf)
     return np.stack(
         [np.ones_like(safe) if not f.power else safe ** -float(f.power) for f in features]
     )
 
 
-def _nodes(form: _Form, average_s: float, log_length: float) -> np.ndarray:
-    """Values of s, equidistant in ln s, over all that matters to h between 1/L and 1.
-
-    h increases with s, so left of the bulk nothing is gained, and right of it h may grow by a factor L.
-    """
-    far = 2 * form.lam.max() * (log_length + _DROP + len(form.lam))
-    away = float(np.sum(form.lam * form.shift**2))
-    scan = np.geomspace(
-        _FIRST * min(1.0, average_s), (math.sqrt(far) + math.sqrt(away)) ** 2, _SCAN
-    )
-    with np.errstate(divide="ignore"):
-        height = np.log(np.maximum(scan * _densities(form, scan, [Feature()])[0], 0.0))
-    peak = int(np.argmax(height))
-    kept = np.where(
-        np.arange(_SCAN) < peak,
-        height > height[peak] - _DROP,
-        height > height[peak] - _DROP - log_length,
-    )
-    first, last = np.flatnonzero(kept)[[0, -1]]
-    return np.geomspace(scan[first], scan[last], _NODES)
+def _nonzero(x: np.ndarray, instead: float = 1.0) -> np.ndarray:
+    return np.where(x == 0, instead, x)
 
 
-def _complete(
-    total: np.ndarray, weights: np.ndarray, variances: np.ndarray, features: list[Feature]
-) -> np.ndarray:
-    """The weights divided by S^power, preceded by what lies left of the first node.
-
-    That is the exact total less the rest; after a division by S = s the total is not known, and the weights, a power of s there,
-    are continued to the left as a geometric series.
-    """
-    lost = total - weights.sum(axis=1)
-    divided = weights * inverse_powers(variances[1:], features)
-    for i, feature in enumerate(features):
-        if not feature.power:
-            continue
-        first, second = divided[i, :2]
-        if variances[0] > 0:
-            lost[i] /= variances[0] ** feature.power
-        else:
-            lost[i] = first / (second / first - 1) if second > first > 0 else 0.0
-    return np.concatenate([lost[:, None], divided], axis=1)
-
-
-def _diagonal(mean: np.ndarray, cov: np.ndarray, M: np.ndarray) -> _Form:
+def _diagonal(mean: np.ndarray, cov: np.ndarray, factor: np.ndarray) -> _Form:
+    """Singular values of factor x root(cov) rather than eigenvalues: small ones keep twice the digits."""
     variances, axes = np.linalg.eigh(cov)
-    kept = variances > 1e-14 * max(variances.max(), 0.0)
-    root = axes[:, kept] * np.sqrt(variances[kept])
-    lam, rotation = np.linalg.eigh(root.T @ M @ root)
-    lam = np.where(lam > 1e-14 * lam.max(initial=0.0), lam, 0.0)
-    basis = root @ rotation
-    linear = basis.T @ (M @ mean)
-    shift = np.where(lam > 0, linear / np.where(lam > 0, lam, 1.0), 0.0)
-    offset = float(mean @ M @ mean - np.sum(lam * shift**2))
-    # rounding of a difference of equal terms must not pass for a part of the mean that the query cannot move
+    root = axes * np.sqrt(np.maximum(variances, 0.0))
+    left, singular, right = np.linalg.svd(factor @ root, full_matrices=False)
+    kept = singular > 1e-15 * singular.max(initial=0.0)
+    lam = np.where(kept, singular**2, 0.0)
+    target = factor @ mean
+    along = np.where(kept, left.T @ target, 0.0)
+    offset = float(np.sum((target - left @ along) ** 2))
+    # rounding must not pass for a part of the mean that the query cannot move
+    offset = offset if offset > 1e-28 * float(target @ target) else 0.0
+    # directions that S does not see
+    unseen = root @ _null_space(right)
     return _Form(
-        mean, basis, lam, shift, offset if offset > 1e-13 * float(mean @ M @ mean) else 0.0
+        mean,
+        np.concatenate([root @ right.T, unseen], axis=1),
+        _padded(lam, unseen),
+        _padded(along**2, unseen),
+        _padded(np.sqrt(lam) * along, unseen),
+        offset,
     )
 
 
-def _densities(form: _Form, s: np.ndarray, features: list[Feature]) -> np.ndarray:
-    """f_q(s) for every feature q, shape (features, s)."""
-    lam = form.lam[form.lam > 0]
-    shift = form.shift[form.lam > 0]
-    pole = -0.5 / lam.max()
-    gaps = 0.5 / lam + pole  # distances of the other singularities from the nearest one
-    noncentral = shift**2 / (4 * lam)
-    saddle = _saddle(s, gaps, noncentral)
-
-    reach = np.sqrt(_DROP / (s * saddle))
-    theta = reach[:, None] * (np.arange(_CONTOUR) / (_CONTOUR - 1))
-    step = reach / (_CONTOUR - 1)
-    away = saddle[:, None] * (1 + 1j * theta) ** 2  # p - pole
-    p = pole + away
-    distances = away[..., None] + gaps
-    # -p lam b^2 / (1 + 2 p lam) = -p (b^2/2) / (p - pole_i)
-    exponent = (
-        s[:, None] * p
-        - 0.5 * np.sum(np.log(2 * lam * distances), axis=-1)
-        - p * np.sum(2 * lam * noncentral / distances, axis=-1)
-    )
-    speed = 2 * saddle[:, None] * (1 + 1j * theta)
-    ends = np.where(np.arange(_CONTOUR) == 0, 0.5, 1.0)  # the contour is symmetric about theta = 0
-    along = np.exp(exponent) * speed * (step[:, None] * ends) / math.pi
-    return np.sum((along * _polynomials(form, p, features)).real, axis=-1)
+def _null_space(rows: np.ndarray) -> np.ndarray:
+    """Orthonormal columns that complete the given orthonormal rows to a basis."""
+    return np.linalg.svd(rows, full_matrices=True)[2][len(rows) :].T
 
 
-def _saddle(s: np.ndarray, gaps: np.ndarray, noncentral: np.ndarray) -> np.ndarray:
-    """The positive root D of sum_i (1/2)/(D + gap_i) + noncentral_i/(D + gap_i)^2 = s, by bisection in ln D."""
-    low = 0.5 / s
-    high = (len(gaps) / 2 + np.sqrt(len(gaps) ** 2 / 4 + 4 * s * noncentral.sum())) / (2 * s)
-    for _ in range(50):
-        middle = np.sqrt(low * high)
-        away = middle[:, None] + gaps
-        above = np.sum(0.5 / away + noncentral / away**2, axis=1) > s
+def _padded(values: np.ndarray, unseen: np.ndarray) -> np.ndarray:
+    return np.concatenate([values, np.zeros(unseen.shape[1])])
+
+
+def _saddles(form: _Form, away: np.ndarray) -> _Saddles:
+    """Everything at the saddle points p = pole + away."""
+    lam, shift = form.lam[form.lam > 0], form.shift[form.lam > 0]
+    p = form.pole + away
+    stretch = 2 * lam * (away[:, None] + (0.5 / lam + form.pole))
+    s = np.sum(lam / stretch + shift / stretch**2, axis=1)
+    rate = -0.5 * np.sum(_log_excess(2 * lam * p[:, None] / stretch, stretch), axis=1)
+    rate -= 2 * p**2 * np.sum(shift * lam / stretch**2, axis=1)
+    return _Saddles(p, s, rate, -np.sign(p) * np.sqrt(-2 * rate), stretch, lam, shift)
+
+
+def _log_excess(w: np.ndarray, stretch: np.ndarray) -> np.ndarray:
+    """Log(stretch) - w >= 0 for w = 1 - 1/stretch, by its series where the two nearly cancel."""
+    small = np.abs(w) < 0.1
+    x = np.where(small, w, 0.0)
+    series = np.polynomial.polynomial.polyval(x, [0.0, 0.0, *(1 / np.arange(2, 18))])
+    return np.where(small, series, np.log(stretch) - w)
+
+
+def _solve(form: _Form, r: np.ndarray) -> np.ndarray:
+    """The distances from the pole whose saddle points have the given roots r, by bisection of their logarithm."""
+    low, high = np.full(r.shape, -60.0), np.full(r.shape, 140.0)
+    top = float(form.lam.max())
+    for _ in range(64):
+        middle = (low + high) / 2
+        above = _saddles(form, np.exp(middle) / top).r > r
         low, high = np.where(above, middle, low), np.where(above, high, middle)
-    return np.sqrt(low * high)
+    return np.exp((low + high) / 2) / top
+
+
+def _curvature(saddles: _Saddles) -> np.ndarray:
+    """K''(p)."""
+    scale = saddles.lam / saddles.stretch
+    return np.sum(2 * scale**2 + 4 * scale * saddles.shift / saddles.stretch**2, axis=1)
+
+
+def _densities(
+    form: _Form, saddles: _Saddles, away: np.ndarray, features: list[Feature]
+) -> np.ndarray:
+    """f_q(s) e^{-rate} for every feature q, shape (features, s)."""
+    width = 1 / np.sqrt(_curvature(saddles))
+    rho = 2 * saddles.lam / saddles.stretch
+    tau = saddles.shift / (2 * saddles.lam * saddles.stretch)
+
+    def hyperbola(x: np.ndarray) -> np.ndarray:
+        return math.sin(_ANGLE) * (1 - np.cosh(x)) + 1j * math.cos(_ANGLE) * np.sinh(x)
+
+    def exponent(moved: np.ndarray, rows: slice) -> np.ndarray:
+        y = rho[rows, None, :] * moved[..., None]
+        return np.sum(0.5 * (y - np.log1p(y)) + tau[rows, None, :] * y * y / (1 + y), axis=-1)
+
+    ends = np.arange(2.0, 80.0, 0.5)
+    found = []
+    block = max(1, _WORK // (len(form.lam) * 2 * len(ends)))
+    for start in range(0, len(away), block):
+        rows = slice(start, start + block)
+        small = exponent(width[rows, None] * hyperbola(ends), rows).real < -_DROP
+        reach = ends[np.argmax(small, axis=1)]
+        count = math.ceil(reach.max() / _CONTOUR_STEP)
+        step = reach / count
+        x = step[:, None] * np.arange(count + 1)
+        moved = width[rows, None] * hyperbola(x)
+        speed = width[rows, None] * (
+            1j * math.cos(_ANGLE) * np.cosh(x) - math.sin(_ANGLE) * np.sinh(x)
+        )
+        halves = np.where(np.arange(count + 1) == 0, 0.5, 1.0)  # the contour is symmetric
+        along = np.exp(exponent(moved, rows)) * speed * (step[:, None] * halves) / math.pi
+        from_pole = away[rows, None] + moved
+        means = _polynomials(form, form.pole + from_pole, _widths(form, from_pole), features)
+        found.append(np.sum((along * means).imag, axis=-1))
+    return np.concatenate(found, axis=1)
+
+
+def _gap(form: _Form, saddles: _Saddles, scaled: np.ndarray, features: list[Feature]) -> float:
+    """The largest relative difference between the rule and E[q e^{-pS}] at real p, and E S."""
+    p, s, rate = saddles.p, saddles.s, saddles.rate
+    gaps = []
+    # further to the left h does not vary; tilts whose mass leaves the window on the right are left out
+    for j in np.linspace(int(np.argmax(saddles.r > -2)), len(p) - 1, _TILTS).astype(int):
+        tilted = rate - rate[j] - p[j] * (s - s[j])
+        if max(tilted[0], tilted[-1]) > -_DROP + 5:
+            continue
+        terms = scaled * np.exp(tilted)
+        from_pole = np.array([p[j] - form.pole], complex)
+        widths = _widths(form, from_pole)
+        known = _polynomials(form, p[j : j + 1].astype(complex), widths, [Feature(), *features])
+        off = np.abs(terms.sum(axis=1) - known[:, 0].real)
+        gaps.append(np.max(off / np.maximum(np.abs(terms).sum(axis=1), 1e-300)))
+        gaps.append(abs(terms[0] @ s / s[j] - 1))  # the mean of the tilted law
+    return float(np.max(gaps, initial=0.0)) if gaps else math.inf
+
+
+def _widths(form: _Form, from_pole: np.ndarray) -> np.ndarray:
+    """1 / (1 + 2 p lam), at p = pole + from_pole: the variances of xi under the tilt, shape (*p, d)."""
+    seen = form.lam > 0
+    gaps = 0.5 / _nonzero(form.lam) + form.pole
+    stretch = 2 * form.lam * (from_pole[..., None] + gaps)
+    return 1 / np.where(seen, stretch, 1.0)
 
 
 def _trace(A: np.ndarray, B: np.ndarray, C: np.ndarray, v: np.ndarray) -> np.ndarray:
@@ -186,16 +282,11 @@ def _trace(A: np.ndarray, B: np.ndarray, C: np.ndarray, v: np.ndarray) -> np.nda
     return np.sum(((left * C.T) @ v[..., None])[..., 0] * v, axis=-1)
 
 
-def _cuts(size: int) -> list[int]:
-    return list(range(_CHUNK, size, _CHUNK))
-
-
-def _polynomials(form: _Form, p: np.ndarray, features: list[Feature]) -> np.ndarray:
+def _polynomials(
+    form: _Form, p: np.ndarray, widths: np.ndarray, features: list[Feature]
+) -> np.ndarray:
     """E_p[prod_j z'Q_j z] for every feature (not divided by S), shape (features, *p.shape), z Gaussian under the tilt by e^{-pS}."""
-    widths = 1 / (1 + 2 * p[..., None] * form.lam)
-    centre = form.centre + (
-        -2 * p[..., None] * form.lam * form.shift * widths
-    ) @ form.basis.T.astype(complex)
+    centre = form.centre + (-2 * p[..., None] * form.pull * widths) @ form.basis.T.astype(complex)
     matrices = {id(Q): Q for feature in features for Q in feature.factors}
     inner = {key: form.basis.T @ Q @ form.basis for key, Q in matrices.items()}
     pull = {key: (centre @ Q) @ form.basis for key, Q in matrices.items()}
@@ -209,8 +300,10 @@ def _polynomials(form: _Form, p: np.ndarray, features: list[Feature]) -> np.ndar
 
     def third(a: int, b: int, c: int) -> np.ndarray:
         flat = widths.reshape(-1, widths.shape[-1])
+        at_once = max(1, _WORK // flat.shape[1] ** 2)
+        cuts = list(range(at_once, len(flat), at_once))
         trace = np.concatenate(
-            [_trace(inner[a], inner[b], inner[c], v) for v in np.split(flat, _cuts(len(flat)))]
+            [_trace(inner[a], inner[b], inner[c], v) for v in np.split(flat, cuts)]
         ).reshape(p.shape)
         cross = sum(
             np.sum(((pull[x] * widths) @ inner[y]) * widths * pull[w], axis=-1)

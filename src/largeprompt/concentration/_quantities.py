@@ -14,14 +14,15 @@ from ..attention import Head
 from ..measures import Gaussian
 from ..prompts.along_length import Along, gradient_moments_along, participation_along
 from ._quadratic_form import Feature
+from .rates import covariance_root
 
 Quantity = Literal["output", "gradient_U", "gradient_V"]
 
 
 class Decomposition(NamedTuple):
-    """S = z'Mz, the features q_f, and (S, L) -> c_f with its derivative in L and its relative rounding error."""
+    """S = |factor z|^2, the features q_f, and (S, L) -> c_f with its derivative in L and its relative rounding error."""
 
-    M: np.ndarray
+    factor: np.ndarray
     features: list[Feature]
     coefficients: Callable[[np.ndarray, np.ndarray], Along]
 
@@ -41,9 +42,9 @@ def decompose(head: Head, mu: Gaussian, quantity: Quantity) -> Decomposition:
     """The error of `quantity` for Gaussian tokens, as features of the query."""
     U, V = (np.asarray(a, np.float64) for a in (head.U, head.V))
     G = np.asarray(mu.covariance, np.float64)
-    M, pull = _symmetric(U.T @ G @ U), G @ U
+    factor, pull = covariance_root(G).T @ U, G @ U
     if quantity == "gradient_U":
-        return _by_U(M, pull, V.T @ V, G)
+        return _by_U(factor, pull, V.T @ V, G)
     # |dT_L/dV - dT_inf/dV|^2 is that of the identity read-out, once for each of the m rows
     copies, W = (len(V), np.eye(len(G))) if quantity == "gradient_V" else (1, V.T @ V)
     spread = float(np.trace(W @ G))
@@ -52,10 +53,11 @@ def decompose(head: Head, mu: Gaussian, quantity: Quantity) -> Decomposition:
         p = participation_along(np.sqrt(S)[:, None], L)
         return p.combine([[copies * spread, 0, 0], [copies, -6 * copies, 6 * copies]])
 
-    return Decomposition(M, [Feature(), Feature((_symmetric(pull.T @ W @ pull),))], coefficients)
+    features = [Feature(), Feature((_symmetric(pull.T @ W @ pull),))]
+    return Decomposition(factor, features, coefficients)
 
 
-def _by_U(M: np.ndarray, pull: np.ndarray, W: np.ndarray, G: np.ndarray) -> Decomposition:
+def _by_U(factor: np.ndarray, pull: np.ndarray, W: np.ndarray, G: np.ndarray) -> Decomposition:
     """The error of dT/dU: `prompts.gaussian.gradient_error` multiplied out in a = g'Wg, b = g'g, e = g'GWg, g = Gu/sigma."""
     A, B = _symmetric(pull.T @ W @ pull), _symmetric(pull.T @ pull)
     E = _symmetric(pull.T @ G @ W @ pull)
@@ -84,7 +86,7 @@ def _by_U(M: np.ndarray, pull: np.ndarray, W: np.ndarray, G: np.ndarray) -> Deco
     def coefficients(S: np.ndarray, L: np.ndarray) -> Along:
         return gradient_moments_along(np.sqrt(S)[:, None], L).combine(table)
 
-    return Decomposition(M, features, coefficients)
+    return Decomposition(factor, features, coefficients)
 
 
 def _symmetric(A: np.ndarray) -> np.ndarray:

@@ -36,7 +36,7 @@ from ..measures.transforms import without_spread
 from ..prompts._exact import exact
 from ._errors import check_dimensions
 from ._provenance import attributes
-from ._queries import few_points, finite_support, scrambled, two_keys
+from ._queries import finite_support, quadrature, scrambled, two_keys
 from .rates import covariance_root
 
 ORDERS = (0, 4, 8)
@@ -229,23 +229,31 @@ def _estimated(
     head: Head, mu: AbstractMeasure, nu: AbstractMeasure, key: KeyInput | None, normalised: bool
 ) -> _Moments:
     """Weighted sums over points of both laws; exact where both are discrete."""
-    exact_tokens, exact_queries = finite_support(mu), few_points(nu)
+    exact_tokens, few_queries, fewer = finite_support(mu), finite_support(nu), None
+    if few_queries is None:
+        few_queries, fewer = quadrature(nu, 1), quadrature(nu)
     for_tokens, for_queries = two_keys(key)
     tokens = [exact_tokens] if exact_tokens is not None else scrambled(mu, for_tokens, _TOKENS)
-    queries = [exact_queries] if exact_queries is not None else scrambled(nu, for_queries, _POINTS)
+    queries = [few_queries] if few_queries is not None else scrambled(nu, for_queries, _POINTS)
     count = max(len(tokens), len(queries))
     tokens, queries = (part * count if len(part) == 1 else part for part in (tokens, queries))
-    values = []
-    for x, z in zip(tokens, queries, strict=True):
-        scores = z.points @ head.U.T @ x.points.T  # (queries, tokens)
-        weights = jnp.exp(scores) * x.weights
-        if normalised:
-            weights = jax.nn.softmax(scores + jnp.log(x.weights), axis=1)
-        token_powers = jnp.stack([jnp.linalg.norm(x.points, axis=1) ** p for p in ORDERS])
-        query_powers = jnp.stack([jnp.linalg.norm(z.points, axis=1) ** q for q in ORDERS])
-        values.append(np.asarray(token_powers @ weights.T @ (query_powers * z.weights).T))
+    values = [_sums(head, x, z, normalised) for x, z in zip(tokens, queries, strict=True)]
     value = np.mean(values, axis=0)
     error = np.zeros_like(value)
+    if fewer is not None:  # the quadrature's own error
+        coarse = [_sums(head, x, fewer, normalised) for x in tokens]
+        error += np.abs(np.mean(coarse, axis=0) - value)
     if count > 1:
-        error = np.std(values, axis=0, ddof=1) / math.sqrt(count)
+        error += np.std(values, axis=0, ddof=1) / math.sqrt(count)
     return _Moments(value, error)
+
+
+def _sums(head: Head, x: Empirical, z: Empirical, normalised: bool) -> np.ndarray:
+    """E |x|^p |z|^q e^{<x, Uz>} over the points of both, with softmax weights if normalised."""
+    scores = z.points @ head.U.T @ x.points.T  # (queries, tokens)
+    weights = jnp.exp(scores) * x.weights
+    if normalised:
+        weights = jax.nn.softmax(scores + jnp.log(x.weights), axis=1)
+    token_powers = jnp.stack([jnp.linalg.norm(x.points, axis=1) ** p for p in ORDERS])
+    query_powers = jnp.stack([jnp.linalg.norm(z.points, axis=1) ** q for q in ORDERS])
+    return np.asarray(token_powers @ weights.T @ (query_powers * z.weights).T)

@@ -9,7 +9,7 @@ from ..measures import AbstractMeasure
 from ..prompts import finite_mean
 from ..prompts._arguments import checked_lengths, longest
 from ..prompts._exact import exact
-from ._errors import average_error, average_over, check_dimensions, summary, tokens_and_queries
+from ._errors import average_error, average_over, check_dimensions, tokens_and_queries
 from ._provenance import attributes
 
 
@@ -38,7 +38,7 @@ def limit_comparison(
     check_dimensions(head, mu, nu)
     wanted = checked_lengths(lengths)
     own = average_error(head, mu, nu, "output", longest(wanted), key)
-    pairs, route = tokens_and_queries(mu, nu, key)
+    pairings = tokens_and_queries(head, mu, nu, key)
 
     def cross(head, law, z, L):
         """|gap|^2 + 2 <E T_L - T, gap> for gap = T - T_lin, and |gap|^2."""
@@ -49,7 +49,7 @@ def limit_comparison(
         both = square + 2 * np.sum(np.asarray(shift) * np.asarray(gap), axis=-1)
         return np.stack([both, np.broadcast_to(square, both.shape)], axis=-1)
 
-    found = summary([average_over(z, cross, head, law, wanted) for law, z in pairs])
+    found = average_over(pairings, cross, head, wanted)
     near = own.evaluate(wanted)
     variables = {
         "own_limit": near.value,
@@ -62,5 +62,5 @@ def limit_comparison(
     return xr.Dataset(
         {name: ("length", values) for name, values in variables.items()},
         {"length": ("length", wanted, {"long_name": "prompt length L"})},
-        attributes(head, mu, nu, key, route=f"own limit {own.name}; linear {route}"),
+        attributes(head, mu, nu, key, route=f"own limit {own.name}; linear {pairings.words}"),
     )

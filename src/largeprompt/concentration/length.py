@@ -15,7 +15,6 @@ from ._errors import (
     average_error,
     average_over,
     check_dimensions,
-    summary,
     tokens_and_queries,
 )
 from ._quantities import Quantity, checked_quantity
@@ -83,13 +82,12 @@ def _size_of_limit(
         mean = V @ m + slope @ np.asarray(nu.mean())
         size = float(np.sum(mean**2) + np.trace(slope @ np.asarray(nu.cov()) @ slope.T))
     else:
-        pairs, _ = tokens_and_queries(mu, nu, key)
 
         def square(head, law, z, L):
             return np.sum(np.asarray(attend(head, mu, z)) ** 2, axis=-1)
 
-        one = np.array([math.inf])
-        size = float(summary([average_over(z, square, head, mu, one) for _, z in pairs]).value[0])
+        pairings = tokens_and_queries(head, mu, nu, key)
+        size = float(average_over(pairings, square, head, np.array([math.inf])).value[0])
     if not size > 0:
         raise ValueError(
             _checks.message(

@@ -3,10 +3,19 @@
 Scrambled Sobol points are carried to tokens by the measure's transport map; the tokens, as a discrete law, go through the
 Laplace integral of `discrete`. So the prompt length costs nothing here either, and only the one-token law is approximated.
 Independent scramblings give the error.
+
+**Tails.** A long prompt sees tokens that a thousand points do not: its error is e^{psi(2u) - 2 psi(u)}/L to first order, an average
+carried by tokens around the tilt 2u. So half of the points are drawn from the law tilted at u and at 2u, with weights
+
+    d mu / d(mu/2 + mu_u/4 + mu_2u/4) = 1 / (1/2 + e^{s - psi(u)}/4 + e^{2s - psi(2u)}/4),      s = <u, x>,
+
+wherever a tilt can be sampled. Whether the tail is represented is then known for every measure: the weighted points must
+reproduce E e^{2s} = e^{psi(2u)}. What they miss of it is part of the error.
 """
 
 import math
-from typing import Literal
+from collections.abc import Sequence
+from typing import Literal, NamedTuple
 
 import equinox as eqx
 import jax
@@ -17,7 +26,6 @@ from jax.scipy.special import ndtri
 from .. import _checks
 from .._typing import ArrayInput, KeyInput
 from ..attention import Head
-from ..attention.softmax import queries_of
 from ..measures import (
     AbstractMeasure,
     AffineImage,
@@ -31,6 +39,7 @@ from ..measures import (
     Uniform,
 )
 from ..measures.gaussian import psd_sqrt
+from ._arguments import pairs
 from ._exact import exact
 from .estimate import Estimate
 from .moments import finite_mean, finite_second_moment, gradient_error, output_error
@@ -62,8 +71,9 @@ def quasi_estimate(
     """A finite-prompt quantity for tokens of any measure with a sampler, at every L, with its standard error.
 
     **Arguments:** as in `output_error`; `points` tokens (rounded up to a power of two) represent the law of one token, in
-    `replicates` independent scramblings, whose spread is the error. A measure without a transport map (one of your own,
-    a von Mises-Fisher law) is represented by plain random tokens, and the error says what that costs.
+    `replicates` independent scramblings. The error is the standard error over these, plus what the points miss of the tail that
+    carries E e^{2<u,x>} (known exactly from `log_mgf`). A measure without a transport map (one of your own, a von Mises-Fisher
+    law) is represented by plain random tokens, and the error says what that costs.
 
     >>> import jax, jax.numpy as jnp
     >>> import largeprompt as lp
@@ -78,38 +88,144 @@ def quasi_estimate(
                 f"quantity must be one of {tuple(_QUANTITIES)}", repr(quantity), "name one"
             )
         )
-    queries_of(head, mu, z)
+    z, tilts, lengths = (np.asarray(a) for a in pairs(head, mu, z, L))
     key, points = _checks.key(key), _checks.count("points", points)
     replicates = _checks.count("replicates", replicates)
     if replicates < 2:
         raise ValueError(
             _checks.message("replicates must be at least 2", "1", "an error needs a spread: pass 8")
         )
-    function = _QUANTITIES[quantity]
-    exponent = math.ceil(math.log2(points))
-    values = np.stack(
-        [
-            np.asarray(function(head, representative(k, mu, exponent), z, L))
-            for k in jax.random.split(key, replicates)
-        ]
+    keys, exponent = jax.random.split(key, replicates), math.ceil(math.log2(points))
+    queries, which = np.unique(z.reshape(-1, head.dim), axis=0, return_inverse=True)
+    parts: list[tuple[np.ndarray, np.ndarray]] = [(np.empty(0), np.empty(0))] * lengths.size
+    for i, query in enumerate(queries):
+        at = np.flatnonzero(which == i)
+        tilt = tilts.reshape(-1, head.dim)[at[0]]
+        laws = [representative(k, mu, exponent, tilt) for k in keys]
+        found = represented(quantity, head, mu, laws, query, tilt, lengths.ravel()[at])
+        error = found.value.std(axis=0, ddof=1) / math.sqrt(replicates)
+        error = error + np.abs(found.missed.mean(axis=0))
+        for j, value, bar in zip(at, found.value.mean(axis=0), error, strict=True):
+            parts[j] = value, bar
+    value, error = (
+        np.stack(part).reshape(*lengths.shape, *part[0].shape) for part in zip(*parts, strict=True)
     )
-    error = values.std(axis=0, ddof=1) / math.sqrt(replicates)
-    return Estimate(values.mean(axis=0), error, replicates)
+    return Estimate(value, error, replicates)
 
 
-def representative(key: KeyInput, mu: AbstractMeasure, exponent: int) -> Empirical:
-    """2^exponent tokens that represent the law of one."""
+class Represented(NamedTuple):
+    """A quantity for every representative of the tokens, shape (representatives, lengths, ...), and what each misses of it."""
+
+    value: np.ndarray
+    missed: np.ndarray
+
+
+def represented(
+    quantity: QuasiQuantity,
+    head: Head,
+    mu: AbstractMeasure,
+    laws: Sequence[Empirical],
+    z: np.ndarray,
+    tilt: np.ndarray,
+    lengths: np.ndarray,
+) -> Represented:
+    """The quantity at one query, computed with tokens drawn from each of the laws in place of mu.
+
+    What is missing of E e^{2s} is missing, in proportion, from the distance to the infinite prompt; but tokens rarer than one in
+    n points change a prompt of L tokens with probability L/n at most.
+    """
+    function, order = _QUANTITIES[quantity], 2 if quantity == "gradient_U_error" else 1
+    needed = np.array([*lengths, 1.0, math.inf])
+    values, missed = [], []
+    for law in laws:
+        *found, one_token, limit = np.asarray(function(head, law, z, needed))
+        distance = np.stack(found) - limit
+        rare = np.minimum(4 * lengths / law.n, 1.0).reshape(-1, *[1] * (distance.ndim - 1))
+        missing, reach = map(float, _unseen(mu, law, jnp.asarray(tilt)))
+        most = rare * reach**order * np.abs(one_token - limit)
+        values.append(np.stack(found))
+        missed.append(np.clip(missing * distance, -most, most))
+    return Represented(np.stack(values), np.stack(missed))
+
+
+@eqx.filter_jit
+def _unseen(mu: AbstractMeasure, law: Empirical, tilt: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """How much of E e^{2<u,x>} under mu the points of `law` do not see, in units of what they see; and how far the points reach:
+    the largest squared distance of one from the infinite-prompt output, relative to the average.
+    """
+    missing = jnp.expm1(jnp.minimum(mu.log_mgf(2 * tilt) - law.log_mgf(2 * tilt), 700.0))
+    squares = jnp.sum((law.points - law.tilted_mean(tilt)) ** 2, axis=-1)
+    return missing, jnp.max(squares) / jnp.maximum(law.weights @ squares, 1e-300)
+
+
+def representative(
+    key: KeyInput, mu: AbstractMeasure, exponent: int, tilt: np.ndarray | None = None
+) -> Empirical:
+    """2^exponent tokens that represent the law of one; with a `tilt`, also where a long prompt tilted by it looks."""
+    if tilt is not None and np.any(tilt):
+        found = _with_tail(key, mu, exponent, tilt)
+        if found is not None:
+            return found
     coordinates = uniforms_needed(mu)
     if coordinates is None:
         return mu.sample(key, 2**exponent)
+    uniforms = _sobol(key, coordinates, exponent)
+    simple = isinstance(mu, (Gaussian, Rademacher, Uniform))  # nothing in them is looked at
+    return Empirical((_compiled_transport if simple else transport)(mu, uniforms))
+
+
+def _sobol(key: KeyInput, coordinates: int, exponent: int) -> jax.Array:
     from scipy.stats import qmc  # a second of import, only where it is used
 
     seed = np.random.default_rng(np.asarray(jax.random.key_data(key)).tolist())
     uniforms = qmc.Sobol(max(coordinates, 1), rng=seed).random_base2(exponent)
     # Sobol points may touch 0 and 1, where the normal quantile is infinite
-    uniforms = np.clip(uniforms, 2.0**-53, 1 - 2.0**-53)
-    simple = isinstance(mu, (Gaussian, Rademacher, Uniform))  # nothing in them is looked at
-    return Empirical((_compiled_transport if simple else transport)(mu, jnp.asarray(uniforms)))
+    return jnp.asarray(np.clip(uniforms, 2.0**-53, 1 - 2.0**-53))
+
+
+def _with_tail(
+    key: KeyInput, mu: AbstractMeasure, exponent: int, tilt: np.ndarray
+) -> Empirical | None:
+    """Tokens of mu and of its tilts at u and 2u, weighted to represent mu; None where a tilt cannot be sampled or does not exist."""
+    if exponent < 2:
+        return None
+    u, sizes = jnp.asarray(tilt), (exponent - 1, exponent - 2, exponent - 2)
+    keys = jax.random.split(key, 3)
+    coordinates = uniforms_needed(mu.tilt(u))
+    if coordinates is not None:
+        uniforms = [_sobol(k, coordinates, e) for k, e in zip(keys, sizes, strict=True)]
+        found = _tokens_and_tail(mu, u, uniforms)
+    else:
+        try:
+            laws = [mu, mu.tilt(u), mu.tilt(2 * u)]
+            parts = [
+                law.sample(k, 2**e).points for law, k, e in zip(laws, keys, sizes, strict=True)
+            ]
+        except ValueError:  # a measure that says how it is sampled, not how its tilts are
+            return None
+        found = _weighted_to(mu, u, parts)
+    return found if bool(jnp.all(jnp.isfinite(found.log_weights))) else None
+
+
+@eqx.filter_jit
+def _tokens_and_tail(mu: AbstractMeasure, u: jax.Array, uniforms: list[jax.Array]) -> Empirical:
+    laws = [mu, mu.tilt(u), mu.tilt(2 * u)]
+    return _weighted_to(mu, u, [transport(law, x) for law, x in zip(laws, uniforms, strict=True)])
+
+
+def _weighted_to(mu: AbstractMeasure, u: jax.Array, parts: list[jax.Array]) -> Empirical:
+    """Points of mu, mu_u and mu_2u, in the shares 2 : 1 : 1, with the weights of mu."""
+    points = jnp.concatenate(parts)
+    scores = points @ u
+    shares = jnp.stack(
+        [
+            jnp.full_like(scores, math.log(0.5)),
+            scores - mu.log_mgf(u) + math.log(0.25),
+            2 * scores - mu.log_mgf(2 * u) + math.log(0.25),
+        ]
+    )
+    log_weights = jax.nn.log_softmax(-jax.nn.logsumexp(shares, axis=0))
+    return Empirical(points).with_log_weights(log_weights)
 
 
 def uniforms_needed(mu: AbstractMeasure) -> int | None:
