@@ -1,12 +1,12 @@
 """Prompt lengths, and how they combine with a batch of queries."""
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int
 
 from .. import _checks
 from .._typing import ArrayInput
@@ -56,6 +56,25 @@ def whole_length(L: Any) -> int:
     return _checks.count("L (a prompt to be sampled)", L)
 
 
+class Pairs(NamedTuple):
+    """Pairs of a query and a length: entry i of the result has the query queries[index[i]] and the length L[i]."""
+
+    queries: Float[Array, "q d"]
+    tilts: Float[Array, "q d"]  # U z
+    index: Int[Array, "*shape"]
+    L: Float[Array, "*shape"]
+
+
+def indexed_pairs(head: Head, measure: AbstractMeasure, z: ArrayInput, L: ArrayInput) -> Pairs:
+    """The batch of z broadcast against the shape of L, each query once."""
+    L = length(L)
+    queries, batch = queries_of(head, measure, z)
+    tilts = tilts_of(head, measure, queries)
+    shape = _common_shape(batch, L.shape)
+    index = np.broadcast_to(np.arange(len(queries)).reshape(batch), shape)
+    return Pairs(queries, tilts, jnp.asarray(index), jnp.broadcast_to(L, shape))
+
+
 def pairs(
     head: Head, measure: AbstractMeasure, z: ArrayInput, L: ArrayInput
 ) -> tuple[Float[Array, "*shape d"], Float[Array, "*shape d"], Float[Array, "*shape"]]:
@@ -63,18 +82,22 @@ def pairs(
     L = length(L)
     queries, batch = queries_of(head, measure, z)
     tilts = tilts_of(head, measure, queries)
-    try:
-        shape = np.broadcast_shapes(batch, L.shape)
-    except ValueError as error:
-        raise ValueError(
-            _checks.message(
-                "the batch of z and the shape of L must broadcast",
-                f"a batch of shape {batch} and L of shape {L.shape}",
-                "add axes, for example L[:, None] against a batch of queries",
-            )
-        ) from error
+    shape = _common_shape(batch, L.shape)
 
     def spread(vectors: Float[Array, "q d"]) -> Float[Array, "*shape d"]:
         return jnp.broadcast_to(vectors.reshape(*batch, head.dim), (*shape, head.dim))
 
     return spread(queries), spread(tilts), jnp.broadcast_to(L, shape)
+
+
+def _common_shape(batch: tuple[int, ...], lengths: tuple[int, ...]) -> tuple[int, ...]:
+    try:
+        return np.broadcast_shapes(batch, lengths)
+    except ValueError as error:
+        raise ValueError(
+            _checks.message(
+                "the batch of z and the shape of L must broadcast",
+                f"a batch of shape {batch} and L of shape {lengths}",
+                "add axes, for example L[:, None] against a batch of queries",
+            )
+        ) from error

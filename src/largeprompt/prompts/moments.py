@@ -13,7 +13,7 @@ from ..attention import Head, attend
 from ..measures import AbstractMeasure, Dirac, Empirical, Gaussian
 from ..measures.transforms import without_spread
 from . import discrete, gaussian
-from ._arguments import pairs
+from ._arguments import indexed_pairs, pairs
 from ._exact import exact
 from .gaussian import GradientError
 from .gradient_moments import gradient_moments
@@ -69,11 +69,12 @@ def finite_mean(
     [0.     0.9745 1.    ]
     """
     law = _law(mu, "finite_mean")
-    _, tilts, L = pairs(head, law, z, L)
     if isinstance(law, Gaussian):
+        _, tilts, L = pairs(head, law, z, L)
         return _gaussian(gaussian.mean, participation, head, law, tilts, L)
-    limit = attend(Head(U=jnp.eye(head.dim), V=head.V), law, tilts)
-    return limit + _compiled(discrete.mean_shift, head, law, tilts, L)
+    _, tilts, index, L = indexed_pairs(head, law, z, L)
+    limit = attend(Head(U=jnp.eye(head.dim), V=head.V), law, tilts)[index]
+    return limit + discrete.mean_shift(head, law, tilts, index, L)
 
 
 @exact
@@ -89,16 +90,18 @@ def finite_second_moment(
     [[1.]]
     """
     law = _law(mu, "finite_second_moment")
-    _, tilts, L = pairs(head, law, z, L)
     if isinstance(law, Gaussian):
+        _, tilts, L = pairs(head, law, z, L)
         return _gaussian(gaussian.second_moment, participation, head, law, tilts, L)
-    limit = attend(Head(U=jnp.eye(head.dim), V=head.V), law, tilts)
-    cross = limit[..., :, None] * _compiled(discrete.mean_shift, head, law, tilts, L)[..., None, :]
+    _, tilts, index, L = indexed_pairs(head, law, z, L)
+    limit = attend(Head(U=jnp.eye(head.dim), V=head.V), law, tilts)[index]
+    shift = discrete.mean_shift(head, law, tilts, index, L)
+    cross = limit[..., :, None] * shift[..., None, :]
     return (
         limit[..., :, None] * limit[..., None, :]
         + cross
         + jnp.swapaxes(cross, -1, -2)
-        + _compiled(discrete.error_matrix, head, law, tilts, L)
+        + discrete.error_matrix(head, law, tilts, index, L)
     )
 
 
@@ -117,10 +120,11 @@ def output_error(
     5.43656e-09
     """
     law = _law(mu, "output_error")
-    _, tilts, L = pairs(head, law, z, L)
     if isinstance(law, Gaussian):
+        _, tilts, L = pairs(head, law, z, L)
         return _gaussian(gaussian.output_error, participation, head, law, tilts, L)
-    return _compiled(discrete.output_error, head, law, tilts, L)
+    _, tilts, index, L = indexed_pairs(head, law, z, L)
+    return discrete.output_error(head, law, tilts, index, L)
 
 
 @exact
@@ -137,7 +141,7 @@ def gradient_error(head: Head, mu: AbstractMeasure, z: ArrayInput, L: ArrayInput
     1.0 1.0
     """
     law = _law(mu, "gradient_error")
-    z, tilts, L = pairs(head, law, z, L)
     if isinstance(law, Gaussian):
+        z, tilts, L = pairs(head, law, z, L)
         return _gaussian(gaussian.gradient_error, gradient_moments, head, law, tilts, L, z)
-    return _compiled(discrete.gradient_error, head, law, z, tilts, L)
+    return discrete.gradient_error(head, law, *indexed_pairs(head, law, z, L))
