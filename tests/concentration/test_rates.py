@@ -194,3 +194,13 @@ def test_length_in_32_bit_mode_is_the_same():
     with jax.enable_x64(False):
         found = lp.prompt_length_for(head, mu, np.array([1.0, -0.5]), 1e-3)
     assert found.length == expected.length
+
+
+def test_prompt_length_for_is_the_length_from_which_on_it_holds():
+    """dT/dU at d = 50 has errors 50, 643, 570, ..., 63 at L = 1, 2, 3, ..., 40: the answer is beyond the hump, and not one token more."""
+    head, mu = lp.Head(U=0.1 * np.eye(50), V=np.eye(50)), lp.Gaussian(np.zeros(50), np.eye(50))
+    z, lengths = np.eye(50)[0], np.arange(1.0, 401.0)
+    errors = np.asarray(lp.gradient_error(head, mu, z, lengths).U)
+    for tolerance in (700.0, 600.0, 60.0, 49.0):
+        found = lp.prompt_length_for(head, mu, z, tolerance, quantity="gradient_U")
+        assert found.length == 1 + np.max(lengths[errors > tolerance], initial=0.0)

@@ -1,7 +1,7 @@
 """Errors averaged over queries, as functions of the prompt length: the one place that chooses the route."""
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import jax
@@ -13,8 +13,8 @@ from .._typing import KeyInput
 from ..attention import Head
 from ..measures import AbstractMeasure, Dirac, Empirical, Gaussian
 from ..measures.transforms import without_spread
-from ..prompts.moments import gradient_error, output_error
-from ..prompts.quasi import QuasiQuantity, representative, represented
+from ..prompts.discrete import error_table
+from ..prompts.quasi import representative, tail_of
 from ..prompts.tails import HEAVY, tail_index
 from ._quadratic_form import Average
 from ._quantities import Decomposition, Quantity, decompose
@@ -59,7 +59,7 @@ def average_error(
         mu = without_spread(mu)
     if isinstance(mu, Gaussian):
         return _over_variances(decompose(head, mu, quantity), nu, math.log(longest), key)
-    return _pointwise(head, mu, nu, quantity, key)
+    return _pointwise(head, mu, nu, quantity, longest, key)
 
 
 def check_dimensions(head: Head, mu: AbstractMeasure, nu: AbstractMeasure) -> None:
@@ -174,29 +174,11 @@ def _check_tail(terms: np.ndarray, lengths: np.ndarray) -> None:
         )
 
 
-_EXACT = {
-    "output": output_error,
-    "gradient_U": lambda *args: gradient_error(*args).U,
-    "gradient_V": lambda *args: gradient_error(*args).V,
-}
-_QUASI: dict[Quantity, QuasiQuantity] = {
-    "output": "output_error",
-    "gradient_U": "gradient_U_error",
-    "gradient_V": "gradient_V_error",
-}
-
-
 class Pairing(NamedTuple):
     """Queries, and the law of the tokens: one for all queries, or one that represents it at each of them."""
 
     queries: Empirical
     laws: Sequence[Gaussian | Empirical]
-
-    def each(self) -> Iterator[tuple[np.ndarray, float, Gaussian | Empirical]]:
-        """Every query with its weight and its law."""
-        weights = np.asarray(self.queries.weights, np.float64)
-        laws = self.laws if len(self.laws) > 1 else list(self.laws) * self.queries.n
-        yield from zip(np.asarray(self.queries.points), weights / weights.sum(), laws, strict=True)
 
 
 class Pairings(NamedTuple):
@@ -205,44 +187,60 @@ class Pairings(NamedTuple):
     all: list[Pairing]
     coarse: Pairing | None
     words: str
-    exact_tokens: bool
 
 
 def _pointwise(
-    head: Head, mu: AbstractMeasure, nu: AbstractMeasure, quantity: Quantity, key: KeyInput | None
+    head: Head,
+    mu: AbstractMeasure,
+    nu: AbstractMeasure,
+    quantity: Quantity,
+    longest: float,
+    key: KeyInput | None,
 ) -> Route:
-    """Other tokens: the Laplace integral over atoms, query by query."""
+    """Other tokens: the Laplace integral over atoms, query by query; sums over atoms are computed once for all lengths."""
     pairings = tokens_and_queries(head, mu, nu, key)
+    all_terms = [_terms(head, mu, pairing, quantity, longest) for pairing in pairings.all]
+    coarse = pairings.coarse and _terms(head, mu, pairings.coarse, quantity, longest)
+    random = finite_support(nu) is None and coarse is None
 
-    def exactly(lengths: np.ndarray) -> Values:
-        return average_over(pairings, _EXACT[quantity], head, lengths)
-
-    def by_representatives(lengths: np.ndarray) -> Values:
-        found = [_represented(head, mu, pairing, quantity, lengths) for pairing in pairings.all]
+    def evaluate(lengths: np.ndarray) -> Values:
+        found = [terms(lengths) for terms in all_terms]
         values = summary([terms.sum(axis=0) for terms, _ in found])
         error = values.error + np.abs(np.mean([missed for _, missed in found], axis=0))
-        if pairings.coarse is not None:
-            coarse, _ = _represented(head, mu, pairings.coarse, quantity, lengths)
-            error += np.abs(coarse.sum(axis=0) - values.value)
-        elif nu_is_random:
+        if coarse is not None:
+            error += np.abs(coarse(lengths)[0].sum(axis=0) - values.value)
+        if random:
             _check_tail(np.concatenate([terms for terms, _ in found]), lengths)
         return values._replace(error=error)
 
-    nu_is_random = finite_support(nu) is None
-    return Route(pairings.words, exactly if pairings.exact_tokens else by_representatives)
+    return Route(pairings.words, evaluate)
 
 
-def _represented(
-    head: Head, mu: AbstractMeasure, pairing: Pairing, quantity: Quantity, lengths: np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:
-    """The terms of the average over queries, shape (queries, lengths), and what the tokens miss of their sum."""
-    terms, missed = [], np.zeros(len(lengths))
-    for z, weight, law in pairing.each():
-        tilt = np.asarray(head.U) @ z
-        found = represented(_QUASI[quantity], head, mu, [law], z, tilt, lengths)
-        terms.append(weight * found.value[0])
-        missed += weight * found.missed[0]
-    return np.stack(terms), missed
+def _terms(
+    head: Head, mu: AbstractMeasure, pairing: Pairing, quantity: Quantity, longest: float
+) -> Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]:
+    """The function of lengths that gives the terms of the average over queries, (queries, lengths), and what is missing from their sum."""
+    z, order = np.asarray(pairing.queries.points), 2 if quantity == "gradient_U" else 1
+    weights = np.asarray(pairing.queries.weights, np.float64)
+    weights = weights / weights.sum()
+    exact_tokens = len(pairing.laws) == 1
+    laws = pairing.laws[0] if exact_tokens else pairing.laws
+    table = error_table(head, laws, z, quantity, longest=longest)
+    tilts = z @ np.asarray(head.U).T
+    tails = (
+        [] if exact_tokens else [tail_of(mu, law, u) for law, u in zip(laws, tilts, strict=True)]
+    )
+
+    def terms(lengths: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        values = table.at(np.append(lengths, 1.0)).value
+        values, one_token = values[:, :-1], values[:, -1]
+        missed = [
+            tail.missed(value, np.asarray(one), lengths, order)
+            for tail, value, one in zip(tails, values, one_token, strict=not exact_tokens)
+        ]
+        return weights[:, None] * values, weights @ missed if missed else np.zeros(len(lengths))
+
+    return terms
 
 
 def tokens_and_queries(
@@ -265,7 +263,6 @@ def tokens_and_queries(
             [Pairing(points, [tokens]) for points in those],
             None if coarse is None else Pairing(coarse, [tokens]),
             words,
-            exact_tokens=True,
         )
     if for_tokens is None:
         scrambled(mu, None, _TOKENS)  # raises: tokens are random too
@@ -278,7 +275,6 @@ def tokens_and_queries(
         ],
         None if coarse is None else Pairing(coarse, _represented_at(head, mu, coarse, keys[0])),
         words,
-        exact_tokens=False,
     )
 
 
@@ -319,14 +315,12 @@ def average_over(pairings: Pairings, function: Callable, head: Head, lengths: np
 
 
 def _average(pairing: Pairing, function: Callable, head: Head, lengths: np.ndarray) -> np.ndarray:
+    weights, z = np.asarray(pairing.queries.weights, np.float64), pairing.queries.points
     if len(pairing.laws) > 1:
-        return sum(
-            weight * np.asarray(function(head, law, z, lengths))
-            for z, weight, law in pairing.each()
-        )
-    weights = np.asarray(pairing.queries.weights, np.float64)
-    z = pairing.queries.points[:, None, :]
-    values = np.asarray(function(head, pairing.laws[0], z, lengths[None, :]))
+        each = zip(pairing.laws, z, strict=True)
+        values = np.stack([np.asarray(function(head, law, query, lengths)) for law, query in each])
+    else:
+        values = np.asarray(function(head, pairing.laws[0], z[:, None, :], lengths[None, :]))
     return np.tensordot(weights / weights.sum(), values, axes=1)
 
 

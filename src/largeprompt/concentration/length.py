@@ -20,11 +20,12 @@ from ._errors import (
 from ._quantities import Quantity, checked_quantity
 
 LONGEST = 1e15
-_SCAN = 61  # lengths that bracket the first crossing
+_SHORT = 16  # every length up to here is looked at: errors of dT/dU rise before they fall
+_SCAN = 57  # lengths from there on, in proportion
 
 
 class PromptLength(NamedTuple):
-    """The smallest number of tokens (infinity if there is none up to 1e15), the error there, and a sentence."""
+    """The number of tokens from which on the tolerance is met (infinity if above 1e15), the error there, and a sentence."""
 
     length: float
     error: float
@@ -43,7 +44,10 @@ def prompt_length_for(
     quantity: Quantity = "output",
     key: KeyInput | None = None,
 ) -> PromptLength:
-    """The smallest L with E |T[mu_L](z) - T[mu](z)|^2 <= tolerance, without sampling a prompt.
+    """The length from which on E |T[mu_L](z) - T[mu](z)|^2 <= tolerance, without sampling a prompt.
+
+    The error of dT/dU may be small at L = 1, rise, and fall again: shorter prompts than the answer may meet the tolerance, the
+    one before it does not. Where points are random (see `concentration_curve`), two standard errors are added first.
 
     **Arguments:** `z` is one query of shape (d,), or the law of the query, over which the error is then averaged. With
     `relative=True` the tolerance is a fraction of E |T[mu](z)|^2 (only for `quantity="output"`). `key` as in `concentration_curve`.
@@ -100,24 +104,29 @@ def _size_of_limit(
 
 
 def _search(route: Route, target: float) -> PromptLength:
-    """The first crossing on a coarse scan, then bisection by many points at once, then whole tokens."""
-    lengths = np.geomspace(1.0, LONGEST, _SCAN)
-    errors = route.evaluate(lengths).value
-    below = np.flatnonzero(errors <= target)
-    if not below.size:
+    """The last crossing on a coarse scan, then bisection by many points at once, then whole tokens."""
+
+    def too_large(lengths: np.ndarray) -> np.ndarray:
+        found = route.evaluate(lengths)
+        return found.value + 2 * found.error > target
+
+    lengths = np.concatenate([np.arange(1.0, _SHORT), np.geomspace(_SHORT, LONGEST, _SCAN)])
+    above = np.flatnonzero(too_large(lengths))
+    last = int(above[-1]) if above.size else -1
+    if last == len(lengths) - 1:
+        left = float(route.evaluate(lengths[-1:]).value[0])
         sentence = (
-            f"No prompt of up to {LONGEST:g} tokens is long enough: the squared error is still {errors[-1]:.3g} there, "
+            f"No prompt of up to {LONGEST:g} tokens is long enough: the squared error is still {left:.3g} there, "
             f"above {target:.3g}."
         )
-        return PromptLength(math.inf, float(errors[-1]), target, sentence)
-    first = int(below[0])
-    low, high = (lengths[first - 1], lengths[first]) if first else (1.0, 1.0)
+        return PromptLength(math.inf, left, target, sentence)
+    low, high = (lengths[last], lengths[last + 1]) if above.size else (1.0, 1.0)
     # whole tokens, or nine digits of the length where whole tokens are beyond the accuracy of the error
     while high - low > max(1.0, 1e-9 * high):
         inside = np.unique(np.round(np.geomspace(low, high, 18)[1:-1]))
-        found = route.evaluate(inside).value <= target
-        low = inside[~found].max(initial=low)
-        high = inside[found & (inside > low)].min(initial=high)
+        large = too_large(inside)
+        low = inside[large].max(initial=low)
+        high = inside[~large & (inside > low)].min(initial=high)
     length = math.ceil(high)
     error = float(route.evaluate(np.array([float(length)])).value[0])
     shown = f"{length}" if length < 1e7 else f"{length:.4g}"

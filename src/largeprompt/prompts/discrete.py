@@ -18,7 +18,7 @@ measured and counted in the relative error, which must not exceed 1e-9.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Literal, NamedTuple, get_args
 
 import equinox as eqx
@@ -357,9 +357,15 @@ def _all_sums(
     ends: tuple[Array, Array],
     nodes: int,
 ) -> _Sums:
-    """The sums of every query, stacked."""
+    """The sums of every query, stacked; `atoms` is one law, or a law for each query, stacked."""
     ends = jax.lax.stop_gradient(ends)
-    return jax.lax.map(lambda u: _one_token_sums(form, head, atoms, u, ends, nodes), tilts)
+    if atoms.points.ndim == 2:
+        return jax.lax.map(lambda u: _one_token_sums(form, head, atoms, u, ends, nodes), tilts)
+
+    def of_query(pair: tuple[Empirical, Array]) -> _Sums:
+        return _one_token_sums(form, head, *pair, ends, nodes)
+
+    return jax.lax.map(of_query, (atoms, tilts))
 
 
 @eqx.filter_jit
@@ -500,7 +506,7 @@ class ErrorTable(eqx.Module):
 @exact
 def error_table(
     head: Head,
-    atoms: Empirical,
+    atoms: Empirical | Sequence[Empirical],
     z: ArrayInput,
     quantity: Quantity = "output",
     *,
@@ -511,7 +517,8 @@ def error_table(
     All sums over atoms happen here, once; `.at(lengths)` then costs microseconds for each query and length. The values are
     those of `output_error` and `gradient_error`.
 
-    **Arguments:** `z` of shape (..., d). `quantity` is "output", "gradient_U" or "gradient_V".
+    **Arguments:** `atoms` is the law of the tokens, or one law of as many atoms for each query. `z` of shape (..., d).
+    `quantity` is "output", "gradient_U" or "gradient_V".
 
     >>> import jax.numpy as jnp
     >>> import largeprompt as lp
@@ -529,8 +536,11 @@ def error_table(
             )
         )
     longest = _checks.number("longest", longest, "pass for example 1e15", least=1.0)
-    queries, batch = queries_of(head, atoms, z)
-    tilts = tilts_of(head, atoms, queries)
+    first = atoms if isinstance(atoms, Empirical) else atoms[0]
+    queries, batch = queries_of(head, first, z)
+    tilts = tilts_of(head, first, queries)
+    if not isinstance(atoms, Empirical):
+        atoms = jax.tree.map(lambda *leaves: jnp.stack(leaves), *atoms)
     count = len(queries)
     if quantity == "gradient_V":
         head, factor = _all_of_token(head), jnp.full(count, float(head.out_dim))

@@ -14,7 +14,6 @@ reproduce E e^{2s} = e^{psi(2u)}. What they miss of it is part of the error.
 """
 
 import math
-from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
 import equinox as eqx
@@ -96,16 +95,22 @@ def quasi_estimate(
             _checks.message("replicates must be at least 2", "1", "an error needs a spread: pass 8")
         )
     keys, exponent = jax.random.split(key, replicates), math.ceil(math.log2(points))
+    function, order = _QUANTITIES[quantity], 2 if quantity == "gradient_U_error" else 1
     queries, which = np.unique(z.reshape(-1, head.dim), axis=0, return_inverse=True)
     parts: list[tuple[np.ndarray, np.ndarray]] = [(np.empty(0), np.empty(0))] * lengths.size
     for i, query in enumerate(queries):
         at = np.flatnonzero(which == i)
-        tilt = tilts.reshape(-1, head.dim)[at[0]]
-        laws = [representative(k, mu, exponent, tilt) for k in keys]
-        found = represented(quantity, head, mu, laws, query, tilt, lengths.ravel()[at])
-        error = found.value.std(axis=0, ddof=1) / math.sqrt(replicates)
-        error = error + np.abs(found.missed.mean(axis=0))
-        for j, value, bar in zip(at, found.value.mean(axis=0), error, strict=True):
+        tilt, wanted = tilts.reshape(-1, head.dim)[at[0]], lengths.ravel()[at]
+        values, missed = [], []
+        for k in keys:
+            law = representative(k, mu, exponent, tilt)
+            *found, one, limit = np.asarray(function(head, law, query, [*wanted, 1.0, math.inf]))
+            values.append(np.stack(found))
+            tail = tail_of(mu, law, tilt)
+            missed.append(tail.missed(values[-1] - limit, np.asarray(one - limit), wanted, order))
+        error = np.std(values, axis=0, ddof=1) / math.sqrt(replicates)
+        error += np.abs(np.mean(missed, axis=0))
+        for j, value, bar in zip(at, np.mean(values, axis=0), error, strict=True):
             parts[j] = value, bar
     value, error = (
         np.stack(part).reshape(*lengths.shape, *part[0].shape) for part in zip(*parts, strict=True)
@@ -113,49 +118,56 @@ def quasi_estimate(
     return Estimate(value, error, replicates)
 
 
-class Represented(NamedTuple):
-    """A quantity for every representative of the tokens, shape (representatives, lengths, ...), and what each misses of it."""
+class Tail(NamedTuple):
+    """What points miss of the tail of the measure they represent, seen from a query with tilt u.
 
-    value: np.ndarray
-    missed: np.ndarray
-
-
-def represented(
-    quantity: QuasiQuantity,
-    head: Head,
-    mu: AbstractMeasure,
-    laws: Sequence[Empirical],
-    z: np.ndarray,
-    tilt: np.ndarray,
-    lengths: np.ndarray,
-) -> Represented:
-    """The quantity at one query, computed with tokens drawn from each of the laws in place of mu.
-
-    What is missing of E e^{2s} is missing, in proportion, from the distance to the infinite prompt; but tokens rarer than one in
-    n points change a prompt of L tokens with probability L/n at most.
+    The error of a long prompt is L^-1 E_mu[e^{2s - 2 psi(u)} |x - T|^2] to first order, known for every measure. `mass` and
+    `deviation` compare its two factors, E e^{2s - 2 psi(u)} and E_2u |x - T|^2, under the measure with those under the points.
+    `reach` is the largest |x - T|^2 of a point over the average one.
     """
-    function, order = _QUANTITIES[quantity], 2 if quantity == "gradient_U_error" else 1
-    needed = np.array([*lengths, 1.0, math.inf])
-    values, missed = [], []
-    for law in laws:
-        *found, one_token, limit = np.asarray(function(head, law, z, needed))
-        distance = np.stack(found) - limit
-        rare = np.minimum(4 * lengths / law.n, 1.0).reshape(-1, *[1] * (distance.ndim - 1))
-        missing, reach = map(float, _unseen(mu, law, jnp.asarray(tilt)))
-        most = rare * reach**order * np.abs(one_token - limit)
-        values.append(np.stack(found))
-        missed.append(np.clip(missing * distance, -most, most))
-    return Represented(np.stack(values), np.stack(missed))
+
+    mass: float
+    deviation: float
+    reach: float
+    points: int
+
+    def missed(
+        self, distance: np.ndarray, one_token: np.ndarray, lengths: np.ndarray, order: int = 1
+    ) -> np.ndarray:
+        """What is missing from distances to the infinite prompt (lengths first), given the distance of one token.
+
+        `order` is the power of |x - T|^2 in them. Missing in proportion to the tail; but tokens rarer than one in n points
+        change a prompt of L tokens with probability of about L/n at most.
+        """
+        rare = np.minimum(4 * lengths / self.points, 1.0)
+        most = rare.reshape(-1, *[1] * one_token.ndim) * self.reach**order * np.abs(one_token)
+        share = min(self.mass * max(self.deviation, 1.0) ** order, 1e300) - 1
+        return np.clip(share * distance, -most, most)
+
+
+def tail_of(mu: AbstractMeasure, law: Empirical, tilt: np.ndarray) -> Tail:
+    """Compare the tail of the points of `law` with that of mu."""
+    *numbers, reach = map(float, _tail_of(mu, law, jnp.asarray(tilt)))
+    # where E e^{2s} is infinite no points represent the tail
+    mass, deviation = (x if math.isfinite(x) else 1e150 for x in numbers)
+    return Tail(mass, deviation, reach, law.n)
 
 
 @eqx.filter_jit
-def _unseen(mu: AbstractMeasure, law: Empirical, tilt: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """How much of E e^{2<u,x>} under mu the points of `law` do not see, in units of what they see; and how far the points reach:
-    the largest squared distance of one from the infinite-prompt output, relative to the average.
-    """
-    missing = jnp.expm1(jnp.minimum(mu.log_mgf(2 * tilt) - law.log_mgf(2 * tilt), 700.0))
-    squares = jnp.sum((law.points - law.tilted_mean(tilt)) ** 2, axis=-1)
-    return missing, jnp.max(squares) / jnp.maximum(law.weights @ squares, 1e-300)
+def _tail_of(mu: AbstractMeasure, law: Empirical, u: jax.Array) -> tuple[jax.Array, ...]:
+    def tail(measure: AbstractMeasure) -> tuple[jax.Array, jax.Array]:
+        mass = measure.log_mgf(2 * u) - 2 * measure.log_mgf(u)
+        square = jnp.trace(measure.tilted_cov(2 * u))
+        square += jnp.sum((measure.tilted_mean(2 * u) - measure.tilted_mean(u)) ** 2)
+        return mass, square
+
+    (mass, square), (points_mass, points_square) = tail(mu), tail(law)
+    squares = jnp.sum((law.points - law.tilted_mean(u)) ** 2, axis=-1)
+    return (
+        jnp.exp(jnp.minimum(mass - points_mass, 345.0)),
+        square / jnp.maximum(points_square, 1e-300),
+        jnp.max(squares) / jnp.maximum(law.weights @ squares, 1e-300),
+    )
 
 
 def representative(
