@@ -6,7 +6,7 @@ import numpy as np
 
 import largeprompt as lp
 
-from .things import EYE, GAUSSIAN, KEY, PROMPT
+from .things import EYE, GAUSSIAN, KEY, PROMPT, Declared, Exponential
 
 MISTAKES = {
     # shapes
@@ -79,6 +79,13 @@ MISTAKES = {
     "no key": (lambda: GAUSSIAN.sample(None, 3), "key must be one JAX random key"),
     "a seed for a key": (lambda: lp.Rademacher(2).sample(0, 3), "key must be one JAX random key"),
     "a batch of keys": (lambda: PROMPT.sample(jax.random.split(KEY), 3), "key must be one JAX"),
+    # domain of psi
+    "u outside the domain": (lambda: Declared().tilt([1.5]), "must lie in the domain of this"),
+    "query outside the domain": (
+        lambda: lp.attend(lp.Head([[1.0]], [[1.0]]), Declared(), [1.5]),
+        "U z must lie in the domain",
+    ),
+    "domain not declared": (lambda: Exponential().tilted_mean([1.5]), "log_mgf must be finite"),
     # kinds
     "mixture of nothing": (lambda: lp.Mixture([], []), "components must be a non-empty sequence"),
     "mixture of arrays": (lambda: lp.Mixture([1.0], [EYE]), "components must be a non-empty"),

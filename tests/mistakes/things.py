@@ -1,6 +1,8 @@
 """What mistakes are made with."""
 
+import equinox as eqx
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 import largeprompt as lp
@@ -12,3 +14,22 @@ GAUSSIAN = lp.Gaussian(np.zeros(2), EYE)
 PROMPT = lp.Empirical(EYE)
 TASK = lp.LinearRegression(EYE)
 START = lp.BlockParams(0.3 * EYE, 0.3)
+
+
+class Exponential(lp.AbstractAutodiffMeasure):
+    """The standard exponential law: psi(u) = -log(1 - u) for u < 1."""
+
+    dim: int = eqx.field(static=True, default=1)
+
+    def log_mgf(self, u):
+        return -jnp.sum(jnp.log1p(-jnp.asarray(u)))
+
+    def sample(self, key, n):
+        return lp.Empirical(jax.random.exponential(key, (n, self.dim)))
+
+
+class Declared(Exponential):
+    """The same law with its domain."""
+
+    def in_domain(self, u):
+        return jnp.all(jnp.asarray(u) < 1)

@@ -12,7 +12,7 @@ from jaxtyping import Array, Float
 
 from .. import _checks, _devices
 from .._typing import ArrayInput
-from ..measures import AbstractMeasure, Empirical, TiltedMoments
+from ..measures import AbstractMeasure, Empirical, TiltedMoments, require_domain
 from .engines import Engine, checked_engine, empirical_moments, sharded_moments
 from .head import Head
 
@@ -31,7 +31,7 @@ def attend(
         T[mu](z) = V E[x e^{<x, U z>}] / E[e^{<x, U z>}] = V grad psi_mu(U z)
 
     (Boursier & Boyer, Sec. 2). On an `Empirical` measure this is exactly softmax attention over its tokens; on a
-    `Gaussian` it is V m + V G U z (Lemma 2.1).
+    `Gaussian` it is V m + V G U z (Lemma 2.1). It raises where U z lies outside the domain of psi (`measure.in_domain`).
 
     **Arguments:** `z` of shape (d,) or (..., d). For an `Empirical` measure `engine` chooses between holding all scores
     ("dense"), streaming over blocks of `block_size` tokens ("streamed"), and one fused kernel ("fused"); "auto" decides by size
@@ -51,7 +51,7 @@ def attend(
         z = checked_queries(head, measure, z)
         if isinstance(measure, Empirical):
             return _attend_tokens(head, measure, z, engine=engine, block_size=block_size)
-        return _attend_law(head, measure, z)
+        return _attend_law(head, measure, inside_domain(head, measure, z))
     queries, batch = queries_of(head, measure, z)
     options = {"engine": engine, "block_size": block_size}
     found = read_out(head, _on_mesh(head, measure, queries, mesh, **options).mean)
@@ -136,6 +136,7 @@ def attend_jacobians(
     engine, block_size = checked_engine(engine, block_size)
     queries, batch = queries_of(head, measure, z)
     if mesh is None:
+        queries = inside_domain(head, measure, queries)
         d_u, d_v = _attend_jacobians(head, measure, queries, engine, block_size)
     else:
         options = {"with_cov": True, "engine": engine, "block_size": block_size}
@@ -182,6 +183,15 @@ def tilts_of(
     U, queries = _checks.same_dtype(head.U, queries)
     dtype = np.promote_types(measure.dtype, np.float32)
     return jnp.matmul(queries, U.T, precision="highest").astype(dtype)
+
+
+def inside_domain(
+    head: Head, measure: AbstractMeasure, z: Float[Array, "*batch d"]
+) -> Float[Array, "*batch d"]:
+    """The queries; raises if the infinite prompt has no output at one of them, because E e^{<x, Uz>} is infinite."""
+    if measure.finite_everywhere:
+        return z
+    return require_domain(measure, "U z", tilts_of(head, measure, z.reshape(-1, head.dim)), z)
 
 
 def queries_of(

@@ -11,6 +11,7 @@ import numpy as np
 from .. import _checks
 from .._typing import KeyInput
 from ..attention import Head
+from ..attention.softmax import inside_domain
 from ..measures import AbstractMeasure, Dirac, Empirical, Gaussian
 from ..measures.transforms import without_spread
 from ..prompts.discrete import error_table
@@ -199,6 +200,8 @@ def _pointwise(
 ) -> Route:
     """Other tokens: the Laplace integral over atoms, query by query; sums over atoms are computed once for all lengths."""
     pairings = tokens_and_queries(head, mu, nu, key)
+    for pairing in pairings.all:
+        inside_domain(head, mu, pairing.queries.points)
     all_terms = [_terms(head, mu, pairing, quantity, longest) for pairing in pairings.all]
     coarse = pairings.coarse and _terms(head, mu, pairings.coarse, quantity, longest)
     random = finite_support(nu) is None and coarse is None

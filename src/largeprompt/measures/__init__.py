@@ -1,5 +1,6 @@
 """What tokens are drawn from."""
 
+from ._domain_of_psi import require_domain as require_domain
 from .base import AbstractAutodiffMeasure as AbstractAutodiffMeasure
 from .base import AbstractMeasure as AbstractMeasure
 from .dirac import Dirac as Dirac

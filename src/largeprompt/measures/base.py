@@ -1,16 +1,18 @@
 """What a token measure is: the interface every measure implements, and the short way to write your own."""
 
 from abc import abstractmethod
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array, Bool, Float
 
 from .. import _checks
 from .._typing import ArrayInput, KeyInput
+from . import _domain_of_psi
+from ._domain_of_psi import guard, require_finite
 
 if TYPE_CHECKING:
     from .empirical import Empirical
@@ -25,9 +27,20 @@ class AbstractMeasure(eqx.Module):
 
     All methods take one vector u of shape (d,); use `jax.vmap` for many. Every measure is an equinox module: `jit`,
     `vmap` and `grad` go through its methods and its constructor.
+
+    A measure whose psi is infinite somewhere overrides `in_domain`. Outside the domain `log_mgf` is +inf, and tilting,
+    hence attention, raises.
     """
 
     dim: eqx.AbstractVar[int]
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        if cls.in_domain is not AbstractMeasure.in_domain:
+            guard(cls, "in_domain", _domain_of_psi.on_vectors)
+            guard(cls, "log_mgf", _domain_of_psi.infinite_outside)
+            for name in ("tilted_mean", "tilted_cov", "tilt"):
+                guard(cls, name, _domain_of_psi.raises_outside)
 
     @abstractmethod
     def log_mgf(self, u: ArrayInput) -> Float[Array, ""]:
@@ -52,6 +65,16 @@ class AbstractMeasure(eqx.Module):
     @abstractmethod
     def subgaussian_proxy(self) -> Float[Array, ""]:
         """A number s with psi(u) - <mean, u> <= s |u|^2 / 2 for every u."""
+
+    def in_domain(self, u: ArrayInput) -> Bool[Array, ""]:
+        """Whether psi(u) is finite. Override it where that is not so for every u; 0 always lies in the domain."""
+        self._vector(u)
+        return jnp.asarray(True)
+
+    @property
+    def finite_everywhere(self) -> bool:
+        """Whether psi is known to be finite at every u: true of every built-in measure."""
+        return type(self).in_domain is AbstractMeasure.in_domain
 
     def mean(self) -> Float[Array, " d"]:
         """E x."""
@@ -87,7 +110,8 @@ class AbstractMeasure(eqx.Module):
 class AbstractAutodiffMeasure(AbstractMeasure):
     """The short way to a measure of your own: give `dim`, `log_mgf` and `sample`; the rest follows by autodiff.
 
-    `log_mgf` must be written with `jax.numpy` and be twice differentiable. Add `subgaussian_proxy` if you know one.
+    `log_mgf` must be written with `jax.numpy` and be twice differentiable. Add `in_domain` if it is not finite for every u,
+    and `subgaussian_proxy` if you know one.
 
     ```python
     class Triangular(lp.AbstractAutodiffMeasure):
@@ -102,13 +126,15 @@ class AbstractAutodiffMeasure(AbstractMeasure):
     ```
     """
 
-    @eqx.filter_jit
-    def tilted_mean(self, u: ArrayInput) -> Float[Array, " d"]:
-        return jax.grad(self.log_mgf)(self._vector(u))
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        guard(cls, "log_mgf", _domain_of_psi.never_nan)
+        super().__init_subclass__(**kwargs)
 
-    @eqx.filter_jit
+    def tilted_mean(self, u: ArrayInput) -> Float[Array, " d"]:
+        return require_finite(self, *_with_gradient(self, self._vector(u)))
+
     def tilted_cov(self, u: ArrayInput) -> Float[Array, "d d"]:
-        return jax.hessian(self.log_mgf)(self._vector(u))
+        return require_finite(self, *_with_hessian(self, self._vector(u)))
 
     def tilt(self, u: ArrayInput) -> "AbstractMeasure":
         from .transforms import Tilted
@@ -123,3 +149,15 @@ class AbstractAutodiffMeasure(AbstractMeasure):
                 "add a method subgaussian_proxy(self) that returns s with log_mgf(u) - <mean, u> <= s |u|^2 / 2",
             )
         )
+
+
+@eqx.filter_jit
+def _with_gradient(measure: AbstractMeasure, u: Float[Array, " d"]) -> tuple[Array, Array]:
+    """psi(u) and its gradient."""
+    return jax.value_and_grad(measure.log_mgf)(u)
+
+
+@eqx.filter_jit
+def _with_hessian(measure: AbstractMeasure, u: Float[Array, " d"]) -> tuple[Array, Array]:
+    """psi(u) and its Hessian."""
+    return measure.log_mgf(u), jax.hessian(measure.log_mgf)(u)

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array, Bool, Float
 
 from .. import _checks
 from .._typing import ArrayInput, KeyInput
@@ -70,6 +70,13 @@ class Mixture(AbstractMeasure):
     def tilt(self, u: ArrayInput) -> "Mixture":
         u = self._vector(u)
         return Mixture(self._gate(u), [part.tilt(u) for part in self.components])
+
+    def in_domain(self, u: ArrayInput) -> Bool[Array, ""]:
+        return jnp.all(jnp.stack([part.in_domain(u) for part in self.components]))
+
+    @property
+    def finite_everywhere(self) -> bool:
+        return all(part.finite_everywhere for part in self.components)
 
     def sample(self, key: KeyInput, n: int) -> Empirical:
         n = _checks.count("n", n)

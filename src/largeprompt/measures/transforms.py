@@ -1,8 +1,10 @@
 """Images and sums of measures, the tilt of a user's own measure, and the families that are closed under them."""
 
+from functools import reduce
+
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Bool, Float
 
 from .. import _checks
 from .._typing import ArrayInput, KeyInput
@@ -46,6 +48,13 @@ class AffineImage(AbstractMeasure):
     def tilt(self, u: ArrayInput) -> "AffineImage":
         return AffineImage(self.measure.tilt(self._pulled_back(u)), self.A, self.b)
 
+    def in_domain(self, u: ArrayInput) -> Bool[Array, ""]:
+        return self.measure.in_domain(self._pulled_back(u))
+
+    @property
+    def finite_everywhere(self) -> bool:
+        return self.measure.finite_everywhere
+
     def sample(self, key: KeyInput, n: int) -> Empirical:
         return Empirical(_pushed(self.measure.sample(key, n).points, self.A, self.b))
 
@@ -76,6 +85,13 @@ class IndependentSum(AbstractMeasure):
 
     def tilt(self, u: ArrayInput) -> "IndependentSum":
         return IndependentSum(tuple(part.tilt(u) for part in self.parts))
+
+    def in_domain(self, u: ArrayInput) -> Bool[Array, ""]:
+        return jnp.all(jnp.stack([part.in_domain(u) for part in self.parts]))
+
+    @property
+    def finite_everywhere(self) -> bool:
+        return all(part.finite_everywhere for part in self.parts)
 
     def sample(self, key: KeyInput, n: int) -> Empirical:
         keys = jax.random.split(_checks.key(key), len(self.parts))
@@ -111,6 +127,13 @@ class Tilted(AbstractMeasure):
 
     def tilt(self, u: ArrayInput) -> "Tilted":
         return Tilted(self.measure, self.natural + self._vector(u))
+
+    def in_domain(self, u: ArrayInput) -> Bool[Array, ""]:
+        return self.measure.in_domain(self.natural + self._vector(u))
+
+    @property
+    def finite_everywhere(self) -> bool:
+        return self.measure.finite_everywhere
 
     def sample(self, key: KeyInput, n: int) -> Empirical:
         raise ValueError(
@@ -174,7 +197,17 @@ def independent_sum(first: AbstractMeasure, second: AbstractMeasure) -> Abstract
         case _, Dirac():
             return first.affine(jnp.eye(first.dim), second.point)
         case _:
-            return IndependentSum((*_terms(first), *_terms(second)))
+            return IndependentSum(_gathered((*_terms(first), *_terms(second))))
+
+
+def _gathered(terms: tuple[AbstractMeasure, ...]) -> tuple[AbstractMeasure, ...]:
+    """The terms, all Gaussians among them added up in the place of the first."""
+    normal = [i for i, term in enumerate(terms) if isinstance(term, Gaussian)]
+    if len(normal) < 2:
+        return terms
+    others = [term for term in terms if not isinstance(term, Gaussian)]
+    others.insert(normal[0], reduce(independent_sum, [terms[i] for i in normal]))
+    return tuple(others)
 
 
 def _terms(measure: AbstractMeasure) -> tuple[AbstractMeasure, ...]:

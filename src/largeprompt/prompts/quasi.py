@@ -25,6 +25,7 @@ from jax.scipy.special import ndtri
 from .. import _checks
 from .._typing import ArrayInput, KeyInput
 from ..attention import Head
+from ..attention.softmax import inside_domain
 from ..measures import (
     AbstractMeasure,
     AffineImage,
@@ -88,6 +89,8 @@ def quasi_estimate(
             )
         )
     z, tilts, lengths = (np.asarray(a) for a in pairs(head, mu, z, L))
+    if quantity.endswith("error"):  # the distance to the infinite prompt, which must exist
+        inside_domain(head, mu, jnp.asarray(z))
     key, points = _checks.key(key), _checks.count("points", points)
     replicates = _checks.count("replicates", replicates)
     if replicates < 2:
@@ -147,10 +150,12 @@ class Tail(NamedTuple):
 
 def tail_of(mu: AbstractMeasure, law: Empirical, tilt: np.ndarray) -> Tail:
     """Compare the tail of the points of `law` with that of mu."""
-    *numbers, reach = map(float, _tail_of(mu, law, jnp.asarray(tilt)))
-    # where E e^{2s} is infinite no points represent the tail
-    mass, deviation = (x if math.isfinite(x) else 1e150 for x in numbers)
-    return Tail(mass, deviation, reach, law.n)
+    u = jnp.asarray(tilt)
+    squares = jnp.sum((law.points - law.tilted_mean(u)) ** 2, axis=-1)
+    reach = float(jnp.max(squares) / jnp.maximum(law.weights @ squares, 1e-300))
+    if not mu.in_domain(2 * u):  # E e^{2s} is infinite: no points represent the tail
+        return Tail(1e150, 1.0, reach, law.n)
+    return Tail(*map(float, _tail_of(mu, law, u)), reach, law.n)
 
 
 @eqx.filter_jit
@@ -162,11 +167,9 @@ def _tail_of(mu: AbstractMeasure, law: Empirical, u: jax.Array) -> tuple[jax.Arr
         return mass, square
 
     (mass, square), (points_mass, points_square) = tail(mu), tail(law)
-    squares = jnp.sum((law.points - law.tilted_mean(u)) ** 2, axis=-1)
     return (
         jnp.exp(jnp.minimum(mass - points_mass, 345.0)),
         square / jnp.maximum(points_square, 1e-300),
-        jnp.max(squares) / jnp.maximum(law.weights @ squares, 1e-300),
     )
 
 
@@ -199,7 +202,7 @@ def _with_tail(
     key: KeyInput, mu: AbstractMeasure, exponent: int, tilt: np.ndarray
 ) -> Empirical | None:
     """Tokens of mu and of its tilts at u and 2u, weighted to represent mu; None where a tilt cannot be sampled or does not exist."""
-    if exponent < 2:
+    if exponent < 2 or not mu.in_domain(2 * tilt):
         return None
     u, sizes = jnp.asarray(tilt), (exponent - 1, exponent - 2, exponent - 2)
     keys = jax.random.split(key, 3)
@@ -216,7 +219,7 @@ def _with_tail(
         except ValueError:  # a measure that says how it is sampled, not how its tilts are
             return None
         found = _weighted_to(mu, u, parts)
-    return found if bool(jnp.all(jnp.isfinite(found.log_weights))) else None
+    return found
 
 
 @eqx.filter_jit
