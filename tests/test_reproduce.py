@@ -117,6 +117,175 @@ def test_damaged_and_outdated_results_are_computed_again_and_said(calls, tmp_pat
     assert calls[4:] == ["first", "second", "third"]
 
 
+@pytest.fixture
+def stored(calls, tmp_path, monkeypatch):
+    """A folder with three stored studies, and a report without its page: the summary is what these tests read."""
+    assert _run("reproduce", "--out", str(tmp_path)).exit_code == 0
+    monkeypatch.setattr(page, "write_report", lambda folder, stored: folder / "index.html")
+    return tmp_path
+
+
+def _assert_lost(result, reason):
+    """The second study is named, with the reason, and counts as not held."""
+    text = " ".join(result.stdout.replace("│", " ").split())
+    assert result.exit_code == 1
+    assert "4 of 4 checks hold, in 2 of 3 studies; no result: second." in text
+    assert f"second no result {reason}" in text
+
+
+def test_report_notices_every_flipped_bit(stored):
+    """300 positions drawn once: whatever bit it is, the study is damaged; ten of them through the command."""
+    path = stored / "data" / "second.nc"
+    content = path.read_bytes()
+    positions = np.random.default_rng(0).choice(8 * len(content), 300, replace=False)
+    for i, position in enumerate(positions):
+        flipped = bytearray(content)
+        flipped[position // 8] ^= 1 << (position % 8)
+        path.write_bytes(flipped)
+        assert list(folder.load_all(stored).lost) == ["second"]
+        if i < 10:
+            _assert_lost(_run("report", str(stored)), "damaged: it")
+    path.write_bytes(content)
+    assert _run("report", str(stored)).exit_code == 0
+
+
+def _truncated(path):
+    path.write_bytes(path.read_bytes()[:-1])
+
+
+def _extended(path):
+    path.write_bytes(path.read_bytes() + b"\0")
+
+
+def _emptied(path):
+    path.write_bytes(b"")
+
+
+def _with_another_verdict(path):
+    with xr.open_dataset(path, engine="scipy") as file:
+        changed = file.load().assign_attrs(verdict="fails")
+    changed.to_netcdf(path, engine="scipy")
+
+
+def _exchanged(path):
+    path.write_bytes((path.parent / "first.nc").read_bytes())
+
+
+DAMAGE = {
+    "truncated": (_truncated, "damaged: its checksum does not match"),
+    "extended": (_extended, "damaged: its checksum does not match"),
+    "empty": (_emptied, "damaged: it has no checksum"),
+    "verdict": (_with_another_verdict, "damaged: its checksum does not match"),
+    "exchanged": (_exchanged, "damaged: it holds the study 'first'"),
+    "deleted": (lambda path: path.unlink(), "missing: no result is stored"),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_report_names_a_damaged_study_and_resume_mends_it(stored, calls, damage):
+    spoil, reason = DAMAGE[damage]
+    spoil(stored / "data" / "second.nc")
+    _assert_lost(_run("report", str(stored)), reason)
+    calls.clear()
+    result = _run("reproduce", "--out", str(stored), "--resume")
+    assert result.exit_code == 0
+    assert calls == ["second"]
+    if reason.startswith("damaged: "):
+        assert f"replacing second: damaged, {reason.removeprefix('damaged: ')}" in result.stderr
+    assert _run("report", str(stored)).exit_code == 0
+
+
+def test_the_page_names_a_damaged_study(calls, tmp_path):
+    assert _run("reproduce", "--out", str(tmp_path)).exit_code == 0
+    assert "no result" not in (tmp_path / "index.html").read_text()
+    _truncated(tmp_path / "data" / "second.nc")
+    assert _run("report", str(tmp_path)).exit_code == 1
+    text = (tmp_path / "index.html").read_text()
+    assert "<code>second</code> (damaged: its checksum does not match)" in text
+
+
+def test_a_verdict_is_computed_from_the_stored_checks(stored):
+    """A record whose verdict was changed before its checksum was made: the checks decide."""
+    found = folder.load(stored, "second")
+    assert found is not None
+    values = found.check_value.copy(data=[1.0, 1.0])  # the claim is: at most 0.5
+    folder.store(stored, found.assign(check_value=values))
+    result = _run("report", str(stored))
+    assert result.exit_code == 1
+    assert "fails" in result.stdout
+    folder.store(stored, found.assign_attrs(verdict="fails", evidence="none"))
+    result = _run("report", str(stored))
+    assert result.exit_code == 0
+    assert "fails" not in result.stdout
+
+
+def test_results_of_another_seed_copied_into_a_folder_do_not_count(stored, tmp_path):
+    other = tmp_path / "other"
+    assert _run("reproduce", "--out", str(other), "--seed", "1").exit_code == 0
+    (stored / "data" / "second.nc").write_bytes((other / "data" / "second.nc").read_bytes())
+    _assert_lost(_run("report", str(stored)), "computed at another scale")
+
+
+def test_a_report_covers_the_studies_asked_for(calls, tmp_path):
+    out = str(tmp_path)
+    assert _run("reproduce", "--out", out, "--study", "second").exit_code == 0
+    assert _run("report", out).exit_code == 0
+    text = (tmp_path / "index.html").read_text()
+    assert "Not asked for" in text
+    assert "Not in this report" not in text
+    assert _run("reproduce", "--out", out, "--resume", "--study", "first").exit_code == 0
+    (tmp_path / "data" / "second.nc").unlink()
+    assert _run("report", out).exit_code == 1
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"{",
+        b"\xff\xfe",
+        b"[]",
+        b'{"scale": "quick", "seed": 0}',
+        b'{"scale": 1, "seed": 0, "studies": []}',
+    ],
+)
+def test_a_damaged_manifest_is_one_clear_line(stored, content):
+    (stored / "reproduce.json").write_bytes(content)
+    for command in (["report", str(stored)], ["reproduce", "--out", str(stored), "--resume"]):
+        result = _run(*command)
+        assert result.exit_code == 2
+        assert result.stderr.startswith("error: reproduce.json must hold the scale, the seed")
+        assert len(result.stderr.splitlines()) == 1
+
+
+@pytest.mark.parametrize("command", ["reproduce", "report"])
+def test_verdicts_are_printed_where_the_page_cannot_be_written(calls, tmp_path, command):
+    (tmp_path / "results").mkdir()
+    out = tmp_path / "results"
+    assert _run("reproduce", "--out", str(out)).exit_code == 0
+    (out / "index.html").unlink()
+    (out / "index.html").mkdir()  # replacing it is an OSError, as on a full disk
+    options = ["--resume", "--out"] if command == "reproduce" else []
+    result = _run(command, *options, str(out))
+    assert result.exit_code == 2
+    assert "6 of 6 checks hold, in 3 studies." in result.stdout
+    assert "error: [Errno" in result.stderr
+
+
+@pytest.mark.parametrize("options", [["--workers", "0"], ["--workers", "-1"]])
+def test_a_number_of_workers_is_refused_before_anything_is_written(calls, tmp_path, options):
+    out = tmp_path / "results"
+    result = _run("reproduce", *options, "--out", str(out))
+    assert result.exit_code == 2
+    assert "--workers" in result.stderr
+    assert not out.exists()
+
+
+def test_a_folder_without_results_does_not_block_the_next_run(calls, tmp_path):
+    both = ["--workers", "1", "--cluster", "tcp://nowhere"]
+    assert _run("reproduce", *both, "--out", str(tmp_path)).exit_code == 2
+    assert _run("reproduce", "--out", str(tmp_path), "--seed", "5").exit_code == 0
+
+
 def test_an_interrupted_run_says_how_to_continue_and_does(calls, tmp_path):
     def interrupt(config, key):
         raise KeyboardInterrupt
@@ -190,7 +359,7 @@ def test_an_unknown_study_is_refused_before_anything_is_written(calls, tmp_path)
 
 def test_records_survive_the_file(calls, tmp_path):
     job = Job("first", "quick", 7)
-    folder.open_folder(tmp_path, "quick", 7, resume=False)
+    folder.open_folder(tmp_path, "quick", 7, resume=False, studies=["first"])
     made = record.compute(job)
     folder.store(tmp_path, made)
     found = folder.load(tmp_path, "first")

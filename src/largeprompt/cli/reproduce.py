@@ -30,13 +30,17 @@ def reproduce(
     ] = False,
     seed: Annotated[int, typer.Option(help="Seed of the random key every study starts from.")] = 0,
     workers: Annotated[
-        int | None, typer.Option("--workers", help="Run on this many processes of this machine.")
+        int | None,
+        typer.Option("--workers", min=1, help="Run on this many processes of this machine."),
     ] = None,
     cluster: Annotated[
         str | None, typer.Option("--cluster", help="Run on the Dask scheduler at this address.")
     ] = None,
 ) -> None:
-    """Check every statement of the paper: data, figures and a report. Exit status 1 if a verdict is not as stated."""
+    """Check every statement of the paper: data, figures and a report.
+
+    Exit status 1 if a verdict is not as stated, or a study has no result.
+    """
     if not full:
         compile_quickly()
     use_float64()
@@ -46,19 +50,13 @@ def reproduce(
 
     scale = "full" if full else "quick"
     jobs = [Job(find_study(name).name, scale, seed) for name in study or STUDIES]
-    folder.open_folder(out, scale, seed, resume)
-    missing = []
-    for job in jobs:
-        if folder.is_current(out, job):
-            typer.echo(f"kept      {job.study}: same configuration, key and code", err=True)
-        else:
-            if folder.data_file(out, job.study).exists():
-                typer.echo(f"replacing {job.study}: computed by other code, or damaged", err=True)
-            missing.append(job)
+    run = _runner(out, workers, cluster)
+    folder.open_folder(out, scale, seed, resume, [job.study for job in jobs])
+    missing = [job for job in jobs if not _is_kept(out, job)]
     try:
-        failures = _compute(missing, out, _runner(out, workers, cluster))
+        failures = _compute(missing, out, run)
     except KeyboardInterrupt:
-        done = sum(folder.is_current(out, job) for job in jobs)
+        done = sum(_is_kept(out, job, say=False) for job in jobs)
         typer.echo(f"\ninterrupted: {done} of {len(jobs)} studies are stored in {out}", err=True)
         typer.echo(f"continue with: {_command(full, study, out, seed)}", err=True)
         raise typer.Exit(130) from None
@@ -66,6 +64,22 @@ def reproduce(
         typer.echo(f"error: {job.study} could not be computed: {error!r}", err=True)
     good = _finish(out)
     raise typer.Exit(code=0 if good and not failures else 1)
+
+
+def _is_kept(out: Path, job: "Job", say: bool = True) -> bool:
+    """Whether the folder holds this computation; says what happens to the stored one."""
+    from ..report import folder
+
+    try:
+        current = folder.is_current(out, job)
+        why = "computed by other code"
+    except folder.Damaged as error:
+        current, why = False, f"damaged, {error}"
+    if say and current:
+        typer.echo(f"kept      {job.study}: same configuration, key and code", err=True)
+    elif say and folder.data_file(out, job.study).exists():
+        typer.echo(f"replacing {job.study}: {why}", err=True)
+    return current
 
 
 def _runner(out: Path, workers: int | None, cluster: str | None) -> "Runner":
@@ -135,15 +149,18 @@ def _compute(
 
 
 def _finish(out: Path) -> bool:
-    """Figures, page, summary; whether every verdict is as stated."""
+    """Summary, figures, page; whether every verdict is as stated.
+
+    The summary comes first: it is printed whatever happens to the page.
+    """
     from ..report import folder, page
     from ..studies.record import from_dataset
     from ._summary import print_summary
 
-    records = folder.load_all(out)
-    target = page.write_report(out, records)
-    good = print_summary({name: from_dataset(record) for name, record in records.items()})
-    typer.echo(f"report: {target}")
+    stored = folder.load_all(out)
+    found = {name: from_dataset(record) for name, record in stored.records.items()}
+    good = print_summary(found, stored.lost)
+    typer.echo(f"report: {page.write_report(out, stored)}")
     return good
 
 
@@ -165,5 +182,8 @@ def studies() -> None:
 def report(
     folder: Annotated[Path, typer.Argument(help="A folder written by `largeprompt reproduce`.")],
 ) -> None:
-    """Rebuild figures and page from the stored data; nothing is computed again."""
+    """Rebuild figures and page from the stored data; nothing is computed again but the verdicts.
+
+    Exit status 1 if a verdict is not as stated, or a study is missing or damaged.
+    """
     raise typer.Exit(code=0 if _finish(folder) else 1)

@@ -1,14 +1,18 @@
 """The folder of a reproduction: one netCDF file a study, written when the study ends, so that nothing finished is ever lost.
 
-reproduce.json      scale and seed
-data/NAME.nc        data, checks, verdict, configuration, versions, key, run time
+reproduce.json      scale, seed, and the studies asked for
+data/NAME.nc        data, checks, verdict, configuration, versions, key, run time, and a checksum of the file itself
 figures/NAME.pdf    and .png
 index.html          the report, made from data/ alone
 """
 
+import hashlib
+import io
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
+from typing import NamedTuple
 
 import xarray as xr
 
@@ -18,6 +22,11 @@ from ..studies import STUDIES
 from ..studies.record import Job, compute, fingerprint
 
 MANIFEST = "reproduce.json"
+
+_BLANK = "0" * 64
+_CHECKSUM = (
+    "SHA-256 of this file with these digits set to 0: "  # the attribute "checksum" begins so
+)
 
 # The place of every way to run studies: takes jobs, gives each back with its record, or with what went wrong, as it ends.
 Runner = Callable[[Sequence[Job]], Iterable[tuple[Job, xr.Dataset | Exception]]]
@@ -34,12 +43,31 @@ def one_after_the_other(jobs: Sequence[Job]) -> Iterator[tuple[Job, xr.Dataset |
             yield job, found
 
 
-def open_folder(folder: Path, scale: str, seed: int, resume: bool) -> None:
-    """Make the folder ready for results, or refuse: what is there is not ours to replace."""
-    manifest = folder / MANIFEST
-    wanted = {"scale": scale, "seed": seed}
+class Damaged(Exception):
+    """A stored study that is not what was written, or not what its name says."""
+
+
+class Manifest(NamedTuple):
+    """What a folder was made for."""
+
+    scale: str
+    seed: int
+    studies: list[str]
+
+
+class Stored(NamedTuple):
+    """The content of a folder: the records that can be used, and why the other studies asked for have none."""
+
+    manifest: Manifest
+    records: dict[str, xr.Dataset]
+    lost: dict[str, str]
+
+
+def open_folder(folder: Path, scale: str, seed: int, resume: bool, studies: Iterable[str]) -> None:
+    """Make the folder ready for results of `studies`, or refuse: what is there is not ours to replace."""
+    asked = list(studies)
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        if not folder.is_dir() or not manifest.is_file():
+        if not folder.is_dir() or not (folder / MANIFEST).is_file():
             raise ValueError(
                 _checks.message(
                     "the output must be a new or empty folder, or one written by this command",
@@ -47,27 +75,54 @@ def open_folder(folder: Path, scale: str, seed: int, resume: bool) -> None:
                     "pass another --out",
                 )
             )
-        if not resume:
-            raise ValueError(
-                _checks.message(
-                    "existing results are not overwritten",
-                    f"{str(folder)!r}, which holds some",
-                    "pass --resume to keep them and compute what is missing, or another --out",
+        if any((folder / "data").glob("*.nc")) or (folder / "cells").exists():
+            if not resume:
+                raise ValueError(
+                    _checks.message(
+                        "existing results are not overwritten",
+                        f"{str(folder)!r}, which holds some",
+                        "pass --resume to keep them and compute what is missing, or another --out",
+                    )
                 )
-            )
-        stored = json.loads(manifest.read_text())
-        if stored != wanted:
-            raise ValueError(
-                _checks.message(
-                    f"{str(folder)!r} holds results of scale {stored['scale']!r} and seed {stored['seed']}",
-                    f"scale {scale!r} and seed {seed}",
-                    "pass another --out",
+            stored = read_manifest(folder)
+            if (stored.scale, stored.seed) != (scale, seed):
+                raise ValueError(
+                    _checks.message(
+                        f"{str(folder)!r} holds results of scale {stored.scale!r} and seed {stored.seed}",
+                        f"scale {scale!r} and seed {seed}",
+                        "pass another --out",
+                    )
                 )
-            )
-        return
+            asked = [*stored.studies, *asked]
     (folder / "data").mkdir(parents=True, exist_ok=True)
-    with whole(manifest) as name:
-        Path(name).write_text(json.dumps(wanted) + "\n")
+    wanted = Manifest(scale, seed, list(dict.fromkeys(asked)))
+    with whole(folder / MANIFEST) as name:
+        Path(name).write_text(json.dumps(wanted._asdict()) + "\n")
+
+
+def read_manifest(folder: Path) -> Manifest:
+    """What the folder was made for."""
+    path = folder / MANIFEST
+    if not path.is_file():
+        raise ValueError(
+            _checks.message(
+                "a report is made from a folder written by `largeprompt reproduce`",
+                f"{str(folder)!r}, which has no {MANIFEST}",
+                "name another folder, or run `largeprompt reproduce` first",
+            )
+        )
+    with suppress(ValueError, TypeError):  # not JSON, not text, or other fields
+        found = Manifest(**json.loads(path.read_bytes()))
+        names = isinstance(found.studies, list) and all(isinstance(n, str) for n in found.studies)
+        if isinstance(found.scale, str) and isinstance(found.seed, int) and names:
+            return found
+    raise ValueError(
+        _checks.message(
+            f"{MANIFEST} must hold the scale, the seed and the studies of a reproduction",
+            f"{str(path)!r}, which is damaged or of another version",
+            "run `largeprompt reproduce` with another --out",
+        )
+    )
 
 
 def data_file(folder: Path, study: str) -> Path:
@@ -76,50 +131,64 @@ def data_file(folder: Path, study: str) -> Path:
 
 
 def store(folder: Path, record: xr.Dataset) -> None:
-    """Write one record; a file appears whole or not at all."""
+    """Write one record and its checksum as one file, which appears whole or not at all."""
     target = data_file(folder, record.attrs["study"])
     target.parent.mkdir(exist_ok=True)
+    blank = bytes(
+        record.assign_attrs(checksum=_CHECKSUM + _BLANK).to_netcdf(engine="scipy")  # pyright: ignore[reportArgumentType]
+    )
+    marked = (_CHECKSUM + _BLANK).encode()
+    assert blank.count(marked) == 1
+    content = blank.replace(marked, (_CHECKSUM + hashlib.sha256(blank).hexdigest()).encode())
     with whole(target) as name:
-        record.to_netcdf(name, engine="scipy")
+        Path(name).write_bytes(content)
 
 
 def load(folder: Path, study: str) -> xr.Dataset | None:
-    """The stored record, or None where there is none that can be read."""
-    path = data_file(folder, study)
-    if not path.is_file():
-        return None
+    """The stored record, None where there is none; `Damaged` where a single bit differs from what was written."""
     try:
-        with xr.open_dataset(path, engine="scipy") as record:
-            found = record.load()
-    except Exception:  # a damaged file: readers raise what they please
+        content = data_file(folder, study).read_bytes()
+    except FileNotFoundError:
         return None
-    return found if found.attrs.get("study") == study else None
+    except OSError as error:
+        raise Damaged(str(error)) from error
+    before, mark, after = content.partition(_CHECKSUM.encode())
+    if not mark:
+        raise Damaged("it has no checksum")
+    digits, rest = after[: len(_BLANK)], after[len(_BLANK) :]
+    blank = before + mark + _BLANK.encode() + rest
+    if hashlib.sha256(blank).hexdigest().encode() != digits:
+        raise Damaged("its checksum does not match")
+    with xr.open_dataset(io.BytesIO(content), engine="scipy") as record:
+        found = record.load()
+    if found.attrs.get("study") != study:
+        raise Damaged(f"it holds the study {found.attrs.get('study')!r}")
+    return found
 
 
 def is_current(folder: Path, job: Job) -> bool:
-    """Whether the folder holds this very computation: same configuration, key and code."""
+    """Whether the folder holds this very computation: same configuration, key and code. `Damaged` where it cannot be read."""
     record = load(folder, job.study)
     return record is not None and record.attrs.get("fingerprint") == fingerprint(job)
 
 
-def load_all(folder: Path) -> dict[str, xr.Dataset]:
-    """Every stored study, in the order of the paper."""
-    if not (folder / "data").is_dir():
-        raise ValueError(
-            _checks.message(
-                "a report is made from a folder written by `largeprompt reproduce`",
-                f"{str(folder)!r}, which has no folder data",
-                "name another folder, or run `largeprompt reproduce` first",
-            )
-        )
-    found = {name: load(folder, name) for name in STUDIES}
-    kept = {name: record for name, record in found.items() if record is not None}
-    if not kept:
-        raise ValueError(
-            _checks.message(
-                "a report needs at least one stored study",
-                f"{str(folder)!r}, which holds none that can be read",
-                "run `largeprompt reproduce --resume` on it",
-            )
-        )
-    return kept
+def load_all(folder: Path) -> Stored:
+    """Every study the folder was made for, in the order of the paper: its record, or why there is none."""
+    manifest = read_manifest(folder)
+    records, lost = {}, {}
+    order = {name: place for place, name in enumerate(STUDIES)}
+    for name in sorted(manifest.studies, key=lambda name: order.get(name, len(order))):
+        try:
+            record = load(folder, name)
+        except Damaged as error:
+            lost[name] = f"damaged: {error}"
+            continue
+        if name not in STUDIES:
+            lost[name] = "not a study of this version"
+        elif record is None:
+            lost[name] = "missing: no result is stored"
+        elif (record.attrs["scale"], record.attrs["seed"]) != (manifest.scale, str(manifest.seed)):
+            lost[name] = "computed at another scale or from another seed"
+        else:
+            records[name] = record
+    return Stored(manifest, records, lost)

@@ -2,7 +2,6 @@
 
 import base64
 import json
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,7 @@ from .._files import whole
 from ..studies import STUDIES
 from ..studies.record import from_dataset
 from . import interactive, static
+from .folder import Stored
 from .study_panels import panels_of
 from .style import as_svg, save_figure
 
@@ -26,19 +26,20 @@ _ABOUT_PAPER = (
 )
 
 
-def write_report(folder: Path, records: Mapping[str, xr.Dataset]) -> Path:
+def write_report(folder: Path, stored: Stored) -> Path:
     """Figures as PDF and PNG, then the page; returns the path of the page."""
     (folder / "figures").mkdir(exist_ok=True)
+    records = stored.records
     sections = [_section(folder, name, record) for name, record in records.items()]
     environment = Environment(
         loader=PackageLoader("largeprompt.report"), autoescape=True, undefined=StrictUndefined
     )
-    first = next(iter(records.values())).attrs
     text = environment.get_template("page.html").render(
         sections=sections,
-        missing=[study for name, study in STUDIES.items() if name not in records],
-        scale=first["scale"],
-        seed=first["seed"],
+        lost=[_lost(name, why) for name, why in stored.lost.items()],
+        left_out=[study for name, study in STUDIES.items() if name not in stored.manifest.studies],
+        scale=stored.manifest.scale,
+        seed=stored.manifest.seed,
         minutes=sum(float(r.attrs["seconds"]) for r in records.values()) / 60,
         about_paper=_ABOUT_PAPER,
         shown=_shown,
@@ -48,6 +49,13 @@ def write_report(folder: Path, records: Mapping[str, xr.Dataset]) -> Path:
     with whole(target) as name:
         Path(name).write_text(text, encoding="utf-8")
     return target
+
+
+def _lost(name: str, why: str) -> dict[str, str]:
+    """What the page says of a study that was asked for and has no result."""
+    study = STUDIES.get(name)
+    source, title = (study.source, study.title) if study else ("", "")
+    return {"name": name, "source": source, "title": title, "why": why}
 
 
 def _section(folder: Path, name: str, record: xr.Dataset) -> dict[str, Any]:

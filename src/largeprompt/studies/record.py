@@ -17,7 +17,7 @@ from jaxtyping import Array, Key
 from .. import __version__, _checks
 from .._source import source_digest
 from . import STUDIES
-from .base import INFINITE, Check, Findings, Part, Study, Verdict, Word
+from .base import INFINITE, Check, Findings, Part, Study
 
 _SHOWING = ("cli", "report", "sweep")  # rooms that show or distribute results, and compute none
 _CHECK = "check_"
@@ -129,12 +129,11 @@ def to_dataset(findings: Findings) -> xr.Dataset:
 
 
 def from_dataset(record: xr.Dataset) -> Findings:
-    """The inverse of `to_dataset`."""
+    """The inverse of `to_dataset`; the verdict is computed again from the checks, by the study's own rule."""
     columns = [record[f"{_CHECK}{name}"].values.tolist() for name in Check._fields]
     checks = tuple(
         Check(statement, value, low, high, cast(Part, part))
         for statement, value, low, high, part in zip(*columns, strict=True)
     )
     data = record.drop_vars([f"{_CHECK}{name}" for name in Check._fields]).drop_attrs(deep=False)
-    verdict = Verdict(cast(Word, record.attrs["verdict"]), record.attrs["evidence"])
-    return Findings(data, checks, verdict)
+    return Findings(data, checks, find_study(record.attrs["study"]).judge(checks))
