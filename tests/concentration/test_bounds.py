@@ -58,6 +58,95 @@ def test_largest_exponent_that_can_hold_for_all_lengths():
     assert below[0] == below[1] == below[2]
 
 
+def _steep(kappa, multiplicity, quantity, lengths, *, blind=False):
+    """Curve of a head whose largest eigenvalue kappa has that multiplicity; a `blind` one reads another direction alone."""
+    d = multiplicity + 1
+    mu = lp.Gaussian(np.zeros(d), np.eye(d))
+    U = np.sqrt(kappa) * np.diag([1.0] * multiplicity + [0.3])
+    head = lp.Head(U=U, V=np.eye(d)[-1:] if blind else np.eye(d))
+    return lp.concentration_curve(head, mu, mu, lengths, quantity)
+
+
+def _power_of_logarithm(curve):
+    """beta of L^-theta (ln L)^beta from the local slopes at two lengths, the next order removed."""
+    logs = np.log(curve.length.values)
+    excess = (curve.local_slope.values + curve.attrs["sharp_exponent"]) * logs**2
+    return float(np.diff(excess)[0] / np.diff(logs)[0])
+
+
+@pytest.mark.parametrize("multiplicity", [1, 2, 3, 5])
+@pytest.mark.parametrize(
+    ("quantity", "kappa", "extra"),
+    [
+        ("output", 0.5, 1),
+        ("output", 1.0, 0),
+        ("gradient_V", 1.0, 0),
+        ("gradient_U", 0.5, 3),
+        ("gradient_U", 1.0, 2),
+    ],
+)
+def test_bound_report_says_whether_the_largest_c2_is_attained(quantity, kappa, extra, multiplicity):
+    """Attained if the error carries no more of ln L than the bound; its power is read off exact curves at 1e30 and 1e40."""
+    curve = _steep(kappa, multiplicity, quantity, [1e30, 1e40])
+    beta = _power_of_logarithm(curve)
+    assert beta == pytest.approx(multiplicity / 2 + extra, abs=0.05)
+    report = lp.bound_report(curve)
+    attained = beta < (2 if quantity == "gradient_U" else 1) + 0.2
+    assert report.attained is attained
+    assert (report.c2 == report.admissible_c2) is attained
+    assert bool([note for note in report.notes if "not attained" in note]) is not attained
+
+
+def test_bound_report_of_a_head_that_does_not_read_the_steepest_directions():
+    """Its errors carry one power of ln L less: with multiplicity 3 the supremum is attained after all."""
+    for quantity, beta, attained in (("output", 0.5, True), ("gradient_U", 2.5, False)):
+        curve = _steep(1.0, 3, quantity, [1e30, 1e40], blind=True)
+        assert _power_of_logarithm(curve) == pytest.approx(beta, abs=0.05)
+        assert lp.bound_report(curve).attained is attained
+
+
+def test_bound_report_below_half_attains_the_exponent_one():
+    curve = _steep(0.25, 5, "output", [1e30, 1e40])
+    assert _power_of_logarithm(curve) == pytest.approx(0.0, abs=0.05)
+    report = lp.bound_report(curve)
+    assert report.attained
+    assert report.c2 == report.admissible_c2 == 1.0
+
+
+@pytest.mark.parametrize(
+    ("quantity", "kappa"), [("output", 0.5), ("output", 1.0), ("gradient_U", 1.0)]
+)
+def test_bound_report_takes_a_c2_whose_constant_serves_longer_prompts(quantity, kappa):
+    """Multiplicity 5: the constant of the lengths to 1e12 still dominates at 1e40; that of the supremum does not."""
+    curve = _steep(kappa, 5, quantity, np.geomspace(2, 1e40, 25))
+    short = curve.isel(length=curve.length.values <= 1e12)
+    report = lp.bound_report(short)
+    assert report.admissible_c2 is not None
+    assert report.admissible_c2 / 2 <= report.c2 < report.admissible_c2
+    assert lp.bound_report(curve, c2=report.c2).c1 <= 1.02 * report.c1
+    supremum = [lp.bound_report(part, c2=report.admissible_c2).c1 for part in (short, curve)]
+    assert supremum[1] > 2 * supremum[0]
+
+
+def test_bound_report_of_queries_with_a_mean_in_the_steepest_direction():
+    """The error then carries e^{c sqrt(ln L)}: more than any power of ln L, so the supremum is attained for no multiplicity."""
+    mu, shift = lp.Gaussian([0.0], [[1.0]]), 2.0
+    head = lp.Head(U=[[1.0]], V=[[1.0]])
+    curve = lp.concentration_curve(head, mu, lp.Gaussian([shift], [[1.0]]), [1e20, 1e40])
+    logs = np.log(curve.length.values)
+    excess = curve.local_slope.values + curve.attrs["sharp_exponent"]
+    c = shift / 1.25**0.25
+    np.testing.assert_allclose(excess, c / (2 * np.sqrt(logs)) + 0.5 / logs, rtol=0.05)
+    report = lp.bound_report(curve)
+    assert report.attained is False
+    assert report.admissible_c2 is not None
+    assert report.c2 < report.admissible_c2
+    # a mean of the tokens, or of queries across the steepest direction, changes nothing
+    flat = lp.Head(U=np.diag([1.0, 0.3]), V=np.eye(2))
+    tokens, queries = lp.Gaussian([1.0, 1.0], np.eye(2)), lp.Gaussian([0.0, 3.0], np.eye(2))
+    assert lp.bound_report(lp.concentration_curve(flat, tokens, queries, [2.0, 1e9])).attained
+
+
 def test_notes_say_where_the_hypotheses_fail():
     head = lp.Head(U=np.eye(2) / 2, V=np.eye(2))
     shifted = lp.Gaussian([1.0, 0.0], np.eye(2))

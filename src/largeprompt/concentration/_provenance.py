@@ -14,6 +14,7 @@ from .. import __version__
 from .._typing import KeyInput
 from ..attention import Head
 from ..measures import AbstractMeasure, Gaussian
+from .bounds import steepest_directions
 from .rates import sharp_exponent, steepness
 
 _MOST_NUMBERS = 4096  # larger arrays are described, not listed
@@ -43,6 +44,7 @@ def attributes(
     if isinstance(mu, Gaussian) and isinstance(nu, Gaussian):
         found["kappa"] = steepness(head, mu, nu)
         found["sharp_exponent"] = sharp_exponent(found["kappa"])
+        found |= steepest_directions(head, mu, nu)
     means = [float(np.max(np.abs(np.asarray(law.mean())))) for law in (mu, nu)]
     found["centred"] = np.int32(max(means) <= 1e-12)
     proxies = [_proxy(law) for law in (mu, nu)]

@@ -3,10 +3,20 @@
 The propositions assert that constants c_1, c_2 exist. For a curve computed exactly one can ask which: the smallest c_1 for which
 a given c_2 dominates it, the largest c_2 a given c_1 allows, and how loose the bound then is. The bounds carry ln L, which is 0
 at L = 1 where the error is not: the statements are for L >= 2.
+
+For Gaussian tokens and queries the error is of the order L^{-theta} (ln L)^beta e^{c sqrt(ln L)}, theta the `sharp_exponent`. With
+k the multiplicity of kappa,
+
+    beta = k/2 - 1 + r  for kappa > 1/2,      k/2 + r  at kappa = 1/2,      0  below,
+
+where r counts the squared distances of a token that grow with the score variance: 1 for the output and for dT/dV, 3 for dT/dU, one
+less for the output and for dT/dU if V does not read the steepest directions. The constant c is 0 unless kappa >= 1/2 and
+the mean query has a part along these directions. So c_2 = sigma^2 theta is attained, by a c_1 that serves all L, exactly if c = 0
+and beta is at most the bound's own power of ln L.
 """
 
 import math
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import xarray as xr
@@ -14,6 +24,11 @@ from jaxtyping import Float
 
 from .. import _checks
 from .._typing import ArrayInput
+from ..attention import Head
+from ..measures import Gaussian
+from .rates import covariance_root
+
+_SAME = 1e-9  # relative distance below which two eigenvalues, or kappa and 1/2, are taken as equal
 
 _STATEMENTS = {  # statement: (power of sigma, power of ln L)
     "output": ("Proposition 3.1", 6, 1),
@@ -83,12 +98,32 @@ def _log_shape(quantity: str, c2: float, sigma: float, L: np.ndarray) -> np.ndar
     return np.where(np.isinf(L), -np.inf, found)
 
 
+def steepest_directions(head: Head, mu: Gaussian, nu: Gaussian) -> dict[str, Any]:
+    """What decides the powers of ln L beside L^-theta, as attributes of a curve.
+
+    The multiplicity of kappa, the length of the mean query along its directions in the metric of the scores, and whether V
+    reads one of these directions.
+    """
+    U, V, G, C = (np.asarray(a, np.float64) for a in (head.U, head.V, mu.covariance, nu.covariance))
+    root = covariance_root(G)
+    axes, values, _ = np.linalg.svd(root.T @ U @ covariance_root(C))
+    top = axes[:, : len(values)][:, values >= values[0] * (1 - _SAME)]
+    shift = np.linalg.norm(top.T @ root.T @ U @ np.asarray(nu.centre, np.float64))
+    read = np.linalg.norm(V @ root @ top) > _SAME * np.linalg.norm(V) * np.linalg.norm(root)
+    return {
+        "kappa_multiplicity": np.int32(top.shape[1]),
+        "kappa_shift": float(shift),
+        "kappa_read": np.int32(read),
+    }
+
+
 class BoundReport(NamedTuple):
     """What a proposition says about one exact curve, on its lengths L >= 2.
 
     `c1` is the smallest constant for which `c2` dominates the curve, attained at `tight_at`; `looseness` the median and the
     largest ratio bound/error with these constants. `admissible_c2` is the supremum of the c_2 that can hold for all L: sigma^2
-    times the sharp exponent (None where that is not known). `not_applicable` maps lengths to the reason.
+    times the sharp exponent (None where that is not known); `attained` says whether it holds for all L itself.
+    `not_applicable` maps lengths to the reason.
     """
 
     statement: str
@@ -98,6 +133,7 @@ class BoundReport(NamedTuple):
     tight_at: float
     looseness: tuple[float, float]
     admissible_c2: float | None
+    attained: bool | None
     not_applicable: dict[float, str]
     notes: tuple[str, ...]
 
@@ -105,7 +141,9 @@ class BoundReport(NamedTuple):
 def bound_report(curve: xr.Dataset, c2: ArrayInput | None = None) -> BoundReport:
     """Proposition 3.1 (for `quantity="output"`) or 3.4 (for gradients) against a curve of `concentration_curve`.
 
-    **Arguments:** `c2`, by default the largest that can hold for all L.
+    **Arguments:** `c2`, by default the largest that holds for all L. Where the supremum is not attained, because the error carries
+    more of ln L than the bound, there is no largest; the default is then the c_2 below it for which error/bound, to leading
+    order, stops growing at the longest length of the curve, so that `c1` serves all L, but at least half the supremum.
 
     >>> import jax.numpy as jnp
     >>> import largeprompt as lp
@@ -120,8 +158,7 @@ def bound_report(curve: xr.Dataset, c2: ArrayInput | None = None) -> BoundReport
     quantity, sigma = curve.attrs["quantity"], _sigma(curve)
     exponent = curve.attrs.get("sharp_exponent")
     admissible = None if exponent is None else float(exponent) * sigma**2
-    wanted = c2 if c2 is not None else admissible
-    if wanted is None:
+    if c2 is None and admissible is None:
         raise ValueError(
             _checks.message(
                 "c2 must be given where the sharp exponent is not known",
@@ -129,13 +166,19 @@ def bound_report(curve: xr.Dataset, c2: ArrayInput | None = None) -> BoundReport
                 "pass c2",
             )
         )
-    chosen = _checks.number("c2", wanted, "pass for example 0.5", above=0.0)
     L, value = curve["length"].values, curve["value"].values
     usable = (L >= 2) & np.isfinite(L)
     if not usable.any():
         raise ValueError(
             _checks.message("the curve needs lengths L >= 2", str(L.tolist()), "add some")
         )
+    growth = None if admissible is None else _growth(curve)
+    if c2 is None:
+        assert admissible is not None  # for the type checker: refused above
+        assert growth is not None
+        below = sigma**2 * growth.slope(math.log(L[usable].max()))
+        c2 = max(admissible - below, admissible / 2)
+    chosen = _checks.number("c2", c2, "pass for example 0.5", above=0.0)
     logs = np.log(value[usable]) - _log_shape(quantity, chosen, sigma, L[usable])
     worst = int(np.argmax(logs))
     ratios = np.exp(logs[worst] - logs)
@@ -155,9 +198,37 @@ def bound_report(curve: xr.Dataset, c2: ArrayInput | None = None) -> BoundReport
         float(L[usable][worst]),
         (float(np.median(ratios)), float(np.max(ratios))),
         admissible,
+        None if growth is None else growth == _NONE,
         reasons,
-        _notes(curve, chosen, admissible),
+        _notes(curve, chosen, admissible, growth),
     )
+
+
+class _Growth(NamedTuple):
+    """The order (ln L)^power e^{c sqrt(ln L)} of error/bound, with c_2 the supremum; both 0 where it is bounded."""
+
+    power: float
+    c: float
+
+    def slope(self, log_length: float) -> float:
+        """d/d ln L of the logarithm of that order."""
+        return self.power / log_length + self.c / (2 * math.sqrt(log_length))
+
+
+_NONE = _Growth(0.0, 0.0)
+
+
+def _growth(curve: xr.Dataset) -> _Growth:
+    """By the exponents at the top of this file."""
+    quantity, kappa = curve.attrs["quantity"], float(curve.attrs["kappa"])
+    if kappa < 0.5 * (1 - _SAME):
+        return _NONE
+    read, critical = int(curve.attrs["kappa_read"]), kappa <= 0.5 * (1 + _SAME)
+    r = {"output": read, "gradient_V": 1, "gradient_U": 2 + read}[quantity]
+    beta = int(curve.attrs["kappa_multiplicity"]) / 2 + r - (0 if critical else 1)
+    # the average is carried by the score variance ln L / sqrt(1/4 + 1/kappa)
+    c = float(curve.attrs["kappa_shift"]) / kappa / (0.25 + 1 / kappa) ** 0.25
+    return _Growth(max(beta - _STATEMENTS[quantity][2], 0.0), c if c > _SAME else 0.0)
 
 
 def largest_c2(curve: xr.Dataset, c1: ArrayInput) -> float:
@@ -194,7 +265,9 @@ def _sigma(curve: xr.Dataset) -> float:
     return float(curve.attrs["sigma"])
 
 
-def _notes(curve: xr.Dataset, c2: float, admissible: float | None) -> tuple[str, ...]:
+def _notes(
+    curve: xr.Dataset, c2: float, admissible: float | None, growth: _Growth | None
+) -> tuple[str, ...]:
     found = []
     if not curve.attrs["centred"]:
         found.append("the propositions are for centred tokens and queries; these are not centred")
@@ -202,6 +275,10 @@ def _notes(curve: xr.Dataset, c2: float, admissible: float | None) -> tuple[str,
     if proxy > 1 + 1e-12:
         found.append(
             f"the propositions are for 1-sub-Gaussian queries; these have variance proxy {proxy:.3g}"
+        )
+    if growth is not None and growth != _NONE:
+        found.append(
+            f"the supremum {admissible:.3g} of c_2 is not attained: with it no c_1 serves all L"
         )
     if admissible is not None and c2 > admissible:
         found.append(
