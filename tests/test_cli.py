@@ -1,6 +1,8 @@
 """The command line as a user meets it."""
 
 import os
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -15,6 +17,16 @@ def test_version():
     result = CliRunner().invoke(app, ["--version"])
     assert result.exit_code == 0
     assert result.output == f"largeprompt {lp.__version__}\n"
+
+
+def test_python_m_runs_the_command():
+    done = subprocess.run(
+        [sys.executable, "-m", "largeprompt", "--version"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout == f"largeprompt {lp.__version__}\n"
 
 
 def test_no_arguments_show_help():

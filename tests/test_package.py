@@ -23,6 +23,7 @@ ROOMS = [
     "sweep",
     "report",
     "cli",
+    "__main__",  # python -m largeprompt
 ]
 
 

@@ -9,8 +9,9 @@ import xarray as xr
 from typer.testing import CliRunner
 
 from largeprompt import studies
-from largeprompt.cli import app
+from largeprompt.cli import app, reproduce
 from largeprompt.report import folder, page
+from largeprompt.report.runners import by_sweep
 from largeprompt.studies import STUDIES, at_least, at_most, record
 from largeprompt.studies.record import Job, from_dataset
 
@@ -299,6 +300,34 @@ def test_an_interrupted_run_says_how_to_continue_and_does(calls, tmp_path):
     record.STUDIES["second"] = sound
     assert _run("reproduce", "--resume", "--out", str(tmp_path)).exit_code == 0
     assert calls == ["first", "second", "third"]
+
+
+def test_an_interrupted_run_of_a_sweep_keeps_what_was_finished(calls, tmp_path, monkeypatch):
+    """In this process, where the studies of a moment are known: what ended before the interruption is stored and used again."""
+    monkeypatch.setattr(
+        reproduce, "_runner", lambda out, workers, cluster: by_sweep(out, None, None)
+    )
+
+    def finite(config, key):
+        return xr.Dataset({"gap": ("step", [0.1])}, {"step": [1]}), [at_most("a", 0.0, 0.5)]
+
+    def interrupt(config, key):
+        raise KeyboardInterrupt
+
+    for name, compute in (("first", finite), ("second", finite), ("third", interrupt)):
+        _break(name, compute)
+    options = ["--out", str(tmp_path), "--workers", "2"]
+    result = _run("reproduce", *options)
+    assert result.exit_code == 130
+    assert "2 of 3 studies are stored" in result.stderr
+    assert f"--resume --out {tmp_path} --workers 2" in result.stderr.replace("\n", "")
+    (tmp_path / "data" / "second.nc").unlink()  # its cell is still there
+    _break("third", finite)
+    result = _run("reproduce", "--resume", *options)
+    assert result.exit_code == 0
+    assert "kept      first" in result.stderr
+    assert "reused    second: holds" in result.stderr
+    assert "computed  third: holds" in result.stderr
 
 
 def test_a_study_that_raises_does_not_stop_the_others(calls, tmp_path):

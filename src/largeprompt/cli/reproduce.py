@@ -1,6 +1,7 @@
 """`largeprompt reproduce`, `largeprompt studies`, `largeprompt report`."""
 
 import shlex
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -58,7 +59,7 @@ def reproduce(
     except KeyboardInterrupt:
         done = sum(_is_kept(out, job, say=False) for job in jobs)
         typer.echo(f"\ninterrupted: {done} of {len(jobs)} studies are stored in {out}", err=True)
-        typer.echo(f"continue with: {_command(full, study, out, seed)}", err=True)
+        typer.echo(f"continue with: {_command(full, study, out, seed, workers, cluster)}", err=True)
         raise typer.Exit(130) from None
     for job, error in failures:
         typer.echo(f"error: {job.study} could not be computed: {error!r}", err=True)
@@ -92,11 +93,20 @@ def _runner(out: Path, workers: int | None, cluster: str | None) -> "Runner":
     return by_sweep(out, workers, cluster)
 
 
-def _command(full: bool, study: list[str] | None, out: Path, seed: int) -> str:
-    """The command that continues this one."""
+def _command(
+    full: bool,
+    study: list[str] | None,
+    out: Path,
+    seed: int,
+    workers: int | None,
+    cluster: str | None,
+) -> str:
+    """The command that continues this one; on workers again, so that their finished cells are used."""
     words = ["largeprompt", "reproduce", "--resume", "--out", str(out), *["--full"] * full]
     words += [word for name in study or () for word in ("--study", name)]
-    return shlex.join(words + (["--seed", str(seed)] if seed else []))
+    options = (("--seed", seed or None), ("--workers", workers), ("--cluster", cluster))
+    words += [str(word) for option in options if option[1] is not None for word in option]
+    return shlex.join(words)
 
 
 def _compute(
@@ -126,12 +136,13 @@ def _compute(
         TimeElapsedColumn(),
     )
     failures = []
-    with Progress(
-        *columns, console=console, transient=True, disable=not console.is_terminal
-    ) as bar:
+    with (
+        closing(run(jobs)) as finished,
+        Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar,
+    ):
         task = bar.add_task(jobs[0].study if jobs else "", total=len(jobs))
         waiting = [job.study for job in jobs]
-        for job, found in run(jobs):
+        for job, found, reused in finished:
             waiting.remove(job.study)
             if isinstance(found, Exception):
                 failures.append((job, found))
@@ -140,7 +151,8 @@ def _compute(
                 folder.store(out, found)
                 took = float(found.attrs["seconds"])
                 console.print(
-                    f"computed  {job.study}: {found.attrs['verdict']} ({took:.1f} s)",
+                    f"{'reused   ' if reused else 'computed '} {job.study}: "
+                    f"{found.attrs['verdict']} ({took:.1f} s)",
                     highlight=False,
                     markup=False,
                 )

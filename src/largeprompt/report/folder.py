@@ -9,7 +9,7 @@ index.html          the report, made from data/ alone
 import hashlib
 import io
 import json
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
@@ -28,19 +28,20 @@ _CHECKSUM = (
     "SHA-256 of this file with these digits set to 0: "  # the attribute "checksum" begins so
 )
 
-# The place of every way to run studies: takes jobs, gives each back with its record, or with what went wrong, as it ends.
-Runner = Callable[[Sequence[Job]], Iterable[tuple[Job, xr.Dataset | Exception]]]
+# What a way to run studies yields as each ends: the job, its record or what went wrong, and whether the record was computed before.
+Finished = Generator[tuple[Job, xr.Dataset | Exception, bool], None, None]
+Runner = Callable[[Sequence[Job]], Finished]
 
 
-def one_after_the_other(jobs: Sequence[Job]) -> Iterator[tuple[Job, xr.Dataset | Exception]]:
+def one_after_the_other(jobs: Sequence[Job]) -> Finished:
     """In this process. A study that fails does not stop the others."""
     for job in jobs:
         try:
             found = compute(job)
         except Exception as error:
-            yield job, error
+            yield job, error, False
         else:
-            yield job, found
+            yield job, found, False
 
 
 class Damaged(Exception):

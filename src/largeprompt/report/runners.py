@@ -1,13 +1,12 @@
 """Studies on other processes and machines, through a sweep."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
-
-import xarray as xr
 
 from ..studies.record import Job
 from ..sweep import Sweep
-from .folder import Runner
+from .folder import Finished, Runner
 
 
 def by_sweep(folder: Path, workers: int | None, cluster: str | None) -> Runner:
@@ -16,16 +15,15 @@ def by_sweep(folder: Path, workers: int | None, cluster: str | None) -> Runner:
     Every finished study is kept in `folder`/cells as soon as it ends, so a run that dies loses only what was being computed.
     """
 
-    def run(jobs: Sequence[Job]) -> Iterator[tuple[Job, xr.Dataset | Exception]]:
+    def run(jobs: Sequence[Job]) -> Finished:
         if not jobs:
             return
         sweep = Sweep("largeprompt.studies.record:cell", [job._asdict() for job in jobs])
-        result = sweep.run(folder / "cells", workers=workers, cluster=cluster)
-        failed = {failure.configuration["study"]: failure for failure in result.failures}
-        for job, found in zip(jobs, result.datasets, strict=True):
-            if found is None:
-                yield job, RuntimeError(failed[job.study].traceback)
-            else:
-                yield job, found
+        cells = sweep.iterate(folder / "cells", workers=workers, cluster=cluster)
+        with closing(cells):
+            for cell in cells:
+                found = cell.data if cell.failure is None else RuntimeError(cell.failure.traceback)
+                assert found is not None  # for the type checker: a cell has data or a failure
+                yield Job(**cell.configuration), found, cell.reused
 
     return run

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import xarray as xr
 
@@ -32,6 +32,34 @@ class CellFailure:
         return f"{json.dumps(dict(self.configuration))}: {self.reason}"
 
 
+class FinishedCell(NamedTuple):
+    """One cell of `Sweep.iterate`: its data or its failure, and whether it was found stored."""
+
+    configuration: Mapping[str, Any]
+    data: xr.Dataset | None
+    failure: CellFailure | None
+    reused: bool
+
+
+def finished_cell(
+    store: Store, cell: Cell, failure: CellFailure | None, *, reused: bool
+) -> FinishedCell:
+    """A cell that has ended, with its data read from the store."""
+    data = None if failure is not None else read_cell(store, cell.address)[0]
+    return FinishedCell(json.loads(cell.configuration), data, failure, reused)
+
+
+def read_cell(store: Store, address: str) -> tuple[xr.Dataset, dict[str, Any]]:
+    """The data and the record of a cell that the sweep has stored."""
+    try:
+        found = store.read(address)
+    except Damaged as error:
+        raise ValueError(_changed(store.path(address), str(error))) from error
+    if found is None:
+        raise ValueError(_changed(store.path(address), "no such file"))
+    return found
+
+
 @dataclass(frozen=True)
 class SweepResult:
     """The outcome of `Sweep.run`: `complete`, `failures`, the data of the cells, and `write` for one netCDF file.
@@ -55,16 +83,10 @@ class SweepResult:
     @cached_property
     def _found(self) -> list[tuple[xr.Dataset, dict[str, Any]] | None]:
         failed = {failure.address for failure in self.failures}
-        return [None if cell.address in failed else self._read(cell.address) for cell in self.cells]
-
-    def _read(self, address: str) -> tuple[xr.Dataset, dict[str, Any]]:
-        try:
-            found = self.store.read(address)
-        except Damaged as error:
-            raise ValueError(_changed(self.store.path(address), str(error))) from error
-        if found is None:
-            raise ValueError(_changed(self.store.path(address), "no such file"))
-        return found
+        return [
+            None if cell.address in failed else read_cell(self.store, cell.address)
+            for cell in self.cells
+        ]
 
     @property
     def datasets(self) -> list[xr.Dataset | None]:

@@ -19,10 +19,12 @@ from .code import code_version, import_path, load
 from .compute import Outcome
 from .content import Damaged
 from .executors import in_this_process, on_cluster, on_processes
-from .result import CellFailure, SweepResult
+from .result import CellFailure, FinishedCell, SweepResult, finished_cell
 from .store import Store
 
 _LOG = logging.getLogger("largeprompt.sweep")
+
+Executor = Callable[[Sequence[Cell]], Generator[Outcome, None, None]]
 
 
 def grid(**axes: Sequence[Any]) -> list[dict[str, Any]]:
@@ -98,17 +100,14 @@ class Sweep:
         missing, damaged = _look(self.cells, store)
         failures: dict[Cell, CellFailure] = {}
         if missing:
-            store.prepare()
             reused, name = len(self.cells) - len(missing), self.cells[0].function.partition(":")[2]
             with (
-                closing(executor(missing)) as outcomes,
+                closing(_computed(store, executor, missing)) as computed,
                 progress(name, len(self.cells), reused, failures) as advance,
             ):
-                for outcome in outcomes:
-                    if outcome.reason:
-                        failures[outcome.cell] = _failure(outcome)
-                    elif outcome.content is not None:
-                        store.write(outcome.cell.address, outcome.content)
+                for cell, failure in computed:
+                    if failure is not None:
+                        failures[cell] = failure
                     advance()
         return SweepResult(
             self.cells,
@@ -118,6 +117,41 @@ class Sweep:
             computed=len(missing) - len(failures),
             reused=len(self.cells) - len(missing),
         )
+
+    def iterate(
+        self,
+        folder: str | os.PathLike[str],
+        *,
+        workers: int | None = None,
+        cluster: str | None = None,
+    ) -> Generator[FinishedCell, None, None]:
+        """Like `run`, one cell at a time as they end, without a progress bar: stored cells first, then the computed ones."""
+        store = Store(folder)
+        executor = _executor(store, workers, cluster)
+        missing, _ = _look(self.cells, store)
+        for cell in self.cells:
+            if cell not in missing:
+                yield finished_cell(store, cell, None, reused=True)
+        with closing(_computed(store, executor, missing)) as computed:
+            for cell, failure in computed:
+                yield finished_cell(store, cell, failure, reused=False)
+
+
+def _computed(
+    store: Store, executor: Executor, cells: Sequence[Cell]
+) -> Generator[tuple[Cell, CellFailure | None], None, None]:
+    """Compute and store cells; each comes back when it is stored, or with the reason why there is nothing to store."""
+    if not cells:
+        return
+    store.prepare()
+    with closing(executor(cells)) as outcomes:
+        for outcome in outcomes:
+            if outcome.reason:
+                yield outcome.cell, _failure(outcome)
+                continue
+            if outcome.content is not None:
+                store.write(outcome.cell.address, outcome.content)
+            yield outcome.cell, None
 
 
 def _keys(configurations: Sequence[str], seed: Any, keys: Any) -> list[Words | None]:
@@ -165,9 +199,7 @@ def _refuse_repeated(cells: Sequence[Cell]) -> None:
         )
 
 
-def _executor(
-    store: Store, workers: Any, cluster: Any
-) -> Callable[[Sequence[Cell]], Generator[Outcome, None, None]]:
+def _executor(store: Store, workers: Any, cluster: Any) -> Executor:
     if workers is not None and cluster is not None:
         raise ValueError(
             message(
