@@ -120,7 +120,7 @@ def test_damaged_and_outdated_results_are_computed_again_and_said(calls, tmp_pat
 
 @pytest.fixture
 def stored(calls, tmp_path, monkeypatch):
-    """A folder with three stored studies, and a report without its page: the summary is what these tests read."""
+    """A folder with three stored studies; the page is left out, these tests read the summary."""
     assert _run("reproduce", "--out", str(tmp_path)).exit_code == 0
     monkeypatch.setattr(page, "write_report", lambda folder, stored: folder / "index.html")
     return tmp_path
@@ -135,7 +135,7 @@ def _assert_lost(result, reason):
 
 
 def test_report_notices_every_flipped_bit(stored):
-    """300 positions drawn once: whatever bit it is, the study is damaged; ten of them through the command."""
+    """300 random positions, fixed: every flip is damage; ten of them go through the command."""
     path = stored / "data" / "second.nc"
     content = path.read_bytes()
     positions = np.random.default_rng(0).choice(8 * len(content), 300, replace=False)
@@ -303,7 +303,7 @@ def test_an_interrupted_run_says_how_to_continue_and_does(calls, tmp_path):
 
 
 def test_an_interrupted_run_of_a_sweep_keeps_what_was_finished(calls, tmp_path, monkeypatch):
-    """In this process, where the studies of a moment are known: what ended before the interruption is stored and used again."""
+    """In this process, which knows the fake studies: finished ones are stored and reused."""
     monkeypatch.setattr(
         reproduce, "_runner", lambda out, workers, cluster: by_sweep(out, None, None)
     )

@@ -59,7 +59,7 @@ def test_largest_exponent_that_can_hold_for_all_lengths():
 
 
 def _steep(kappa, multiplicity, quantity, lengths, *, blind=False):
-    """Curve of a head whose largest eigenvalue kappa has that multiplicity; a `blind` one reads another direction alone."""
+    """Curve at a kappa of that multiplicity; a `blind` head reads one other direction only."""
     d = multiplicity + 1
     mu = lp.Gaussian(np.zeros(d), np.eye(d))
     U = np.sqrt(kappa) * np.diag([1.0] * multiplicity + [0.3])
@@ -86,7 +86,7 @@ def _power_of_logarithm(curve):
     ],
 )
 def test_bound_report_says_whether_the_largest_c2_is_attained(quantity, kappa, extra, multiplicity):
-    """Attained if the error carries no more of ln L than the bound; its power is read off exact curves at 1e30 and 1e40."""
+    """Attained if the error carries no more of ln L than the bound, by slopes at 1e30 and 1e40."""
     curve = _steep(kappa, multiplicity, quantity, [1e30, 1e40])
     beta = _power_of_logarithm(curve)
     assert beta == pytest.approx(multiplicity / 2 + extra, abs=0.05)
@@ -98,7 +98,7 @@ def test_bound_report_says_whether_the_largest_c2_is_attained(quantity, kappa, e
 
 
 def test_bound_report_of_a_head_that_does_not_read_the_steepest_directions():
-    """Its errors carry one power of ln L less: with multiplicity 3 the supremum is attained after all."""
+    """One power of ln L less: with multiplicity 3 the supremum for the output is attained."""
     for quantity, beta, attained in (("output", 0.5, True), ("gradient_U", 2.5, False)):
         curve = _steep(1.0, 3, quantity, [1e30, 1e40], blind=True)
         assert _power_of_logarithm(curve) == pytest.approx(beta, abs=0.05)
@@ -117,7 +117,7 @@ def test_bound_report_below_half_attains_the_exponent_one():
     ("quantity", "kappa"), [("output", 0.5), ("output", 1.0), ("gradient_U", 1.0)]
 )
 def test_bound_report_takes_a_c2_whose_constant_serves_longer_prompts(quantity, kappa):
-    """Multiplicity 5: the constant of the lengths to 1e12 still dominates at 1e40; that of the supremum does not."""
+    """Multiplicity 5: the c_1 of lengths to 1e12 serves to 1e40; that of the supremum does not."""
     curve = _steep(kappa, 5, quantity, np.geomspace(2, 1e40, 25))
     short = curve.isel(length=curve.length.values <= 1e12)
     report = lp.bound_report(short)
@@ -129,7 +129,7 @@ def test_bound_report_takes_a_c2_whose_constant_serves_longer_prompts(quantity, 
 
 
 def test_bound_report_of_queries_with_a_mean_in_the_steepest_direction():
-    """The error then carries e^{c sqrt(ln L)}: more than any power of ln L, so the supremum is attained for no multiplicity."""
+    """The error then carries e^{c sqrt(ln L)}, more than any power of ln L: never attained."""
     mu, shift = lp.Gaussian([0.0], [[1.0]]), 2.0
     head = lp.Head(U=[[1.0]], V=[[1.0]])
     curve = lp.concentration_curve(head, mu, lp.Gaussian([shift], [[1.0]]), [1e20, 1e40])

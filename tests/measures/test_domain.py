@@ -1,5 +1,5 @@
 # pyright: reportOperatorIssue=false
-"""Measures whose cumulant function is infinite somewhere: infinity or an error outside the domain, never a number."""
+"""Measures with a cumulant function that is infinite somewhere: infinity or an error outside."""
 
 import re
 from pathlib import Path

@@ -31,7 +31,8 @@ def attend(
         T[mu](z) = V E[x e^{<x, U z>}] / E[e^{<x, U z>}] = V grad psi_mu(U z)
 
     (Boursier & Boyer, Sec. 2). On an `Empirical` measure this is exactly softmax attention over its tokens; on a
-    `Gaussian` it is V m + V G U z (Lemma 2.1). It raises where U z lies outside the domain of psi (`measure.in_domain`).
+    `Gaussian` it is V m + V G U z (Lemma 2.1). It raises where U z lies outside the domain of psi
+    (`measure.in_domain`).
 
     **Arguments:** `z` of shape (d,) or (..., d). For an `Empirical` measure `engine` chooses between holding all scores
     ("dense"), streaming over blocks of `block_size` tokens ("streamed"), and one fused kernel ("fused"); "auto" decides by size
@@ -188,7 +189,7 @@ def tilts_of(
 def inside_domain(
     head: Head, measure: AbstractMeasure, z: Float[Array, "*batch d"]
 ) -> Float[Array, "*batch d"]:
-    """The queries; raises if the infinite prompt has no output at one of them, because E e^{<x, Uz>} is infinite."""
+    """Return the queries, or raise if E e^{<x, Uz>} is infinite at one of them."""
     if measure.finite_everywhere:
         return z
     return require_domain(measure, "U z", tilts_of(head, measure, z.reshape(-1, head.dim)), z)

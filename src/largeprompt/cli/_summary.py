@@ -12,9 +12,10 @@ _COLOUR = {"fails": "bold red", "not testable": "yellow"}
 
 
 def print_summary(found: Mapping[str, Findings], lost: Mapping[str, str]) -> bool:
-    """Print the table and every check that does not hold; True if all is as stated and there is at least one study.
+    """Print the table and every check that does not hold; True if all is as stated.
 
     `lost` maps studies that were asked for and have no result to the reason: none of them holds.
+    Without any study the answer is False.
     """
     table = Table()
     table.add_column("study", no_wrap=True)

@@ -63,10 +63,11 @@ def curve(
     bound = None
     if np.any(lengths >= 2) and "sharp_exponent" in data.attrs:
         bound = bound_report(data)
-        largest = f"below {bound.admissible_c2:.4g}, which no c_1 attains for all L"
+        limit = "no larger one holds for all L"
+        if not bound.attained:
+            limit = f"below {bound.admissible_c2:.4g}, which no c_1 attains for all L"
         typer.echo(
-            f"{bound.statement}: with c_2 = {bound.c2:.4g} "
-            f"({'no larger one holds for all L' if bound.attained else largest}) the smallest c_1 on these "
+            f"{bound.statement}: with c_2 = {bound.c2:.4g} ({limit}) the smallest c_1 on these "
             f"lengths is {bound.c1:.4g}; the bound is loose by a factor {bound.looseness[0]:.3g} (median)."
         )
     fit = None

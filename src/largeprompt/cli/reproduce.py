@@ -101,7 +101,7 @@ def _command(
     workers: int | None,
     cluster: str | None,
 ) -> str:
-    """The command that continues this one; on workers again, so that their finished cells are used."""
+    """The command that continues this one, on workers again: their finished cells are reused."""
     words = ["largeprompt", "reproduce", "--resume", "--out", str(out), *["--full"] * full]
     words += [word for name in study or () for word in ("--study", name)]
     options = (("--seed", seed or None), ("--workers", workers), ("--cluster", cluster))

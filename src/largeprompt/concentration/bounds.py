@@ -4,15 +4,16 @@ The propositions assert that constants c_1, c_2 exist. For a curve computed exac
 a given c_2 dominates it, the largest c_2 a given c_1 allows, and how loose the bound then is. The bounds carry ln L, which is 0
 at L = 1 where the error is not: the statements are for L >= 2.
 
-For Gaussian tokens and queries the error is of the order L^{-theta} (ln L)^beta e^{c sqrt(ln L)}, theta the `sharp_exponent`. With
-k the multiplicity of kappa,
+For Gaussian tokens and queries the error is of the order L^{-theta} (ln L)^beta e^{c sqrt(ln L)},
+theta the `sharp_exponent`. With k the multiplicity of kappa,
 
     beta = k/2 - 1 + r  for kappa > 1/2,      k/2 + r  at kappa = 1/2,      0  below,
 
-where r counts the squared distances of a token that grow with the score variance: 1 for the output and for dT/dV, 3 for dT/dU, one
-less for the output and for dT/dU if V does not read the steepest directions. The constant c is 0 unless kappa >= 1/2 and
-the mean query has a part along these directions. So c_2 = sigma^2 theta is attained, by a c_1 that serves all L, exactly if c = 0
-and beta is at most the bound's own power of ln L.
+where r is the power of the score variance in the error at one query: 1 for the output and dT/dV,
+3 for dT/dU, one less for the output and dT/dU if V does not read the steepest directions. The
+constant c is 0 unless kappa >= 1/2 and the mean query has a part along these directions. So
+c_2 = sigma^2 theta is attained (some c_1 serves all L) exactly if c = 0 and beta is at most the
+bound's own power of ln L.
 """
 
 import math
@@ -101,8 +102,8 @@ def _log_shape(quantity: str, c2: float, sigma: float, L: np.ndarray) -> np.ndar
 def steepest_directions(head: Head, mu: Gaussian, nu: Gaussian) -> dict[str, Any]:
     """What decides the powers of ln L beside L^-theta, as attributes of a curve.
 
-    The multiplicity of kappa, the length of the mean query along its directions in the metric of the scores, and whether V
-    reads one of these directions.
+    The multiplicity of kappa, the length of the mean query along its directions in the metric of
+    the scores, and whether V reads one of these directions.
     """
     U, V, G, C = (np.asarray(a, np.float64) for a in (head.U, head.V, mu.covariance, nu.covariance))
     root = covariance_root(G)
@@ -122,8 +123,8 @@ class BoundReport(NamedTuple):
 
     `c1` is the smallest constant for which `c2` dominates the curve, attained at `tight_at`; `looseness` the median and the
     largest ratio bound/error with these constants. `admissible_c2` is the supremum of the c_2 that can hold for all L: sigma^2
-    times the sharp exponent (None where that is not known); `attained` says whether it holds for all L itself.
-    `not_applicable` maps lengths to the reason.
+    times the sharp exponent (None where that is not known); `attained` says whether the supremum
+    itself holds for all L. `not_applicable` maps lengths to the reason.
     """
 
     statement: str
@@ -141,9 +142,10 @@ class BoundReport(NamedTuple):
 def bound_report(curve: xr.Dataset, c2: ArrayInput | None = None) -> BoundReport:
     """Proposition 3.1 (for `quantity="output"`) or 3.4 (for gradients) against a curve of `concentration_curve`.
 
-    **Arguments:** `c2`, by default the largest that holds for all L. Where the supremum is not attained, because the error carries
-    more of ln L than the bound, there is no largest; the default is then the c_2 below it for which error/bound, to leading
-    order, stops growing at the longest length of the curve, so that `c1` serves all L, but at least half the supremum.
+    **Arguments:** `c2`, by default the largest that holds for all L. Where the error carries more
+    of ln L than the bound, the supremum is not attained. The default is then the c_2 below it for
+    which error/bound, to leading order, stops growing at the longest length of the curve, so that
+    `c1` serves all L; it is at least half the supremum.
 
     >>> import jax.numpy as jnp
     >>> import largeprompt as lp
@@ -205,7 +207,7 @@ def bound_report(curve: xr.Dataset, c2: ArrayInput | None = None) -> BoundReport
 
 
 class _Growth(NamedTuple):
-    """The order (ln L)^power e^{c sqrt(ln L)} of error/bound, with c_2 the supremum; both 0 where it is bounded."""
+    """Error/bound grows like (ln L)^power e^{c sqrt(ln L)} if c_2 is the supremum."""
 
     power: float
     c: float

@@ -1,7 +1,8 @@
-"""What a measure does outside the domain of its cumulant function, where E e^{<u, x>} is infinite and no tilt exists.
+"""Outside the domain of psi, where E e^{<u, x>} is infinite, a measure has no tilt.
 
-`log_mgf` is +inf there, with derivatives that are NaN at every order. `tilted_mean`, `tilted_cov` and `tilt` raise. A class that
-overrides `in_domain` gets both without writing either: its methods are wrapped when the class is made.
+There `log_mgf` is +inf, with derivatives that are NaN at every order, and `tilted_mean`,
+`tilted_cov` and `tilt` raise. A class only overrides `in_domain`: its methods are wrapped when the
+class is created.
 """
 
 from collections.abc import Callable
@@ -42,22 +43,23 @@ def require_domain(measure: Any, name: str, tilts: Float[Array, "*batch d"], val
     return _checks.require(
         value,
         ~np.asarray(inside) if known else ~inside,
-        rule=f"{name} must lie in the domain of this {type(measure).__name__} measure, where E e^<u, x> is finite",
+        rule=f"{name} must lie in the domain of this {type(measure).__name__} measure, "
+        "where E e^<u, x> is finite",
         received=received,
         fix="scale U or z down; no tilted law exists there, and log_mgf is inf",
     )
 
 
 def require_finite(measure: Any, psi: Float[Array, ""], value: Any) -> Any:
-    """Return `value`, which was derived from psi = log_mgf(u), or raise if psi is NaN or infinite."""
+    """Return `value`, derived from psi = log_mgf(u), or raise if psi is NaN or infinite."""
     known = not isinstance(psi, Tracer)
     return _checks.require(
         value,
         ~np.isfinite(np.asarray(psi)) if known else ~jnp.isfinite(psi),
         rule="log_mgf must be finite where a measure is tilted",
         received=f"log_mgf(u) = {float(psi)}" if known else "a u where it is NaN or infinite",
-        fix=f"give {type(measure).__name__} a method in_domain(self, u) that says where E e^<u, x> is finite; "
-        "stay inside it",
+        fix=f"give {type(measure).__name__} a method in_domain(self, u) that says where "
+        "E e^<u, x> is finite, and stay inside",
     )
 
 
@@ -84,7 +86,7 @@ def infinite_outside(method: Callable) -> Callable:
             return method(self, u)
         u = self._vector(u)
         inside = self.in_domain(u)
-        # outside, psi is evaluated at 0: its formula may be NaN there, which would spoil gradients inside
+        # evaluated at 0 outside: the formula may be NaN there, which would spoil gradients inside
         return method(self, jnp.where(inside, u, 0.0)) + _beyond(float("inf"), inside, u)
 
     return log_mgf
@@ -103,7 +105,10 @@ def raises_outside(method: Callable) -> Callable:
 
 
 def never_nan(method: Callable) -> Callable:
-    """A `log_mgf` that raises where its value is known and NaN; where it is not finite its derivatives are NaN."""
+    """A `log_mgf` that raises where it is NaN (stays NaN under tracing).
+
+    Where it is not finite, its derivatives are NaN.
+    """
 
     def log_mgf(self: Any, u: Any) -> Float[Array, ""]:
         u = self._vector(u)

@@ -28,8 +28,8 @@ class AbstractMeasure(eqx.Module):
     All methods take one vector u of shape (d,); use `jax.vmap` for many. Every measure is an equinox module: `jit`,
     `vmap` and `grad` go through its methods and its constructor.
 
-    A measure whose psi is infinite somewhere overrides `in_domain`. Outside the domain `log_mgf` is +inf, and tilting,
-    hence attention, raises.
+    A measure whose psi is infinite somewhere overrides `in_domain`. Outside the domain `log_mgf` is
+    +inf, and tilting, hence attention, raises.
     """
 
     dim: eqx.AbstractVar[int]
@@ -67,7 +67,7 @@ class AbstractMeasure(eqx.Module):
         """A number s with psi(u) - <mean, u> <= s |u|^2 / 2 for every u."""
 
     def in_domain(self, u: ArrayInput) -> Bool[Array, ""]:
-        """Whether psi(u) is finite. Override it where that is not so for every u; 0 always lies in the domain."""
+        """Whether psi(u) is finite; override it if psi is not finite for every u."""
         self._vector(u)
         return jnp.asarray(True)
 
@@ -110,8 +110,8 @@ class AbstractMeasure(eqx.Module):
 class AbstractAutodiffMeasure(AbstractMeasure):
     """The short way to a measure of your own: give `dim`, `log_mgf` and `sample`; the rest follows by autodiff.
 
-    `log_mgf` must be written with `jax.numpy` and be twice differentiable. Add `in_domain` if it is not finite for every u,
-    and `subgaussian_proxy` if you know one.
+    `log_mgf` must be written with `jax.numpy` and be twice differentiable. Add `in_domain` if it is
+    not finite for every u, and `subgaussian_proxy` if you know one.
 
     ```python
     class Triangular(lp.AbstractAutodiffMeasure):

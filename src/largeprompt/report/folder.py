@@ -1,7 +1,7 @@
 """The folder of a reproduction: one netCDF file a study, written when the study ends, so that nothing finished is ever lost.
 
 reproduce.json      scale, seed, and the studies asked for
-data/NAME.nc        data, checks, verdict, configuration, versions, key, run time, and a checksum of the file itself
+data/NAME.nc        data, checks, verdict, configuration, versions, key, run time, checksum
 figures/NAME.pdf    and .png
 index.html          the report, made from data/ alone
 """
@@ -28,7 +28,8 @@ _CHECKSUM = (
     "SHA-256 of this file with these digits set to 0: "  # the attribute "checksum" begins so
 )
 
-# What a way to run studies yields as each ends: the job, its record or what went wrong, and whether the record was computed before.
+# What a runner yields as each study ends: the job, its record or the exception, and whether the
+# record was found stored
 Finished = Generator[tuple[Job, xr.Dataset | Exception, bool], None, None]
 Runner = Callable[[Sequence[Job]], Finished]
 
@@ -57,7 +58,7 @@ class Manifest(NamedTuple):
 
 
 class Stored(NamedTuple):
-    """The content of a folder: the records that can be used, and why the other studies asked for have none."""
+    """The content of a folder: the usable records, and why the other studies have none."""
 
     manifest: Manifest
     records: dict[str, xr.Dataset]
@@ -65,7 +66,7 @@ class Stored(NamedTuple):
 
 
 def open_folder(folder: Path, scale: str, seed: int, resume: bool, studies: Iterable[str]) -> None:
-    """Make the folder ready for results of `studies`, or refuse: what is there is not ours to replace."""
+    """Make the folder ready for results of `studies`, or raise: no other file is replaced."""
     asked = list(studies)
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         if not folder.is_dir() or not (folder / MANIFEST).is_file():
@@ -89,7 +90,8 @@ def open_folder(folder: Path, scale: str, seed: int, resume: bool, studies: Iter
             if (stored.scale, stored.seed) != (scale, seed):
                 raise ValueError(
                     _checks.message(
-                        f"{str(folder)!r} holds results of scale {stored.scale!r} and seed {stored.seed}",
+                        f"{str(folder)!r} holds results of scale {stored.scale!r} "
+                        f"and seed {stored.seed}",
                         f"scale {scale!r} and seed {seed}",
                         "pass another --out",
                     )
@@ -135,9 +137,8 @@ def store(folder: Path, record: xr.Dataset) -> None:
     """Write one record and its checksum as one file, which appears whole or not at all."""
     target = data_file(folder, record.attrs["study"])
     target.parent.mkdir(exist_ok=True)
-    blank = bytes(
-        record.assign_attrs(checksum=_CHECKSUM + _BLANK).to_netcdf(engine="scipy")  # pyright: ignore[reportArgumentType]
-    )
+    unsigned = record.assign_attrs(checksum=_CHECKSUM + _BLANK)
+    blank = bytes(unsigned.to_netcdf(engine="scipy"))
     marked = (_CHECKSUM + _BLANK).encode()
     assert blank.count(marked) == 1
     content = blank.replace(marked, (_CHECKSUM + hashlib.sha256(blank).hexdigest()).encode())
@@ -146,7 +147,7 @@ def store(folder: Path, record: xr.Dataset) -> None:
 
 
 def load(folder: Path, study: str) -> xr.Dataset | None:
-    """The stored record, None where there is none; `Damaged` where a single bit differs from what was written."""
+    """The stored record, or None; raises `Damaged` if one bit differs from what was written."""
     try:
         content = data_file(folder, study).read_bytes()
     except FileNotFoundError:
@@ -168,13 +169,16 @@ def load(folder: Path, study: str) -> xr.Dataset | None:
 
 
 def is_current(folder: Path, job: Job) -> bool:
-    """Whether the folder holds this very computation: same configuration, key and code. `Damaged` where it cannot be read."""
+    """Whether the folder holds this computation, of the same configuration, key and code.
+
+    Raises `Damaged` if the stored record is not what was written.
+    """
     record = load(folder, job.study)
     return record is not None and record.attrs.get("fingerprint") == fingerprint(job)
 
 
 def load_all(folder: Path) -> Stored:
-    """Every study the folder was made for, in the order of the paper: its record, or why there is none."""
+    """The studies the folder was made for, in the paper's order: their records, or why none."""
     manifest = read_manifest(folder)
     records, lost = {}, {}
     order = {name: place for place, name in enumerate(STUDIES)}

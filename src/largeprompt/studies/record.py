@@ -129,7 +129,7 @@ def to_dataset(findings: Findings) -> xr.Dataset:
 
 
 def from_dataset(record: xr.Dataset) -> Findings:
-    """The inverse of `to_dataset`; the verdict is computed again from the checks, by the study's own rule."""
+    """The inverse of `to_dataset`; the study's rule computes the verdict again from the checks."""
     columns = [record[f"{_CHECK}{name}"].values.tolist() for name in Check._fields]
     checks = tuple(
         Check(statement, value, low, high, cast(Part, part))

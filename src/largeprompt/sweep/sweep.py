@@ -125,7 +125,7 @@ class Sweep:
         workers: int | None = None,
         cluster: str | None = None,
     ) -> Generator[FinishedCell, None, None]:
-        """Like `run`, one cell at a time as they end, without a progress bar: stored cells first, then the computed ones."""
+        """Like `run`, but yields each cell as it ends, stored ones first, and shows no progress."""
         store = Store(folder)
         executor = _executor(store, workers, cluster)
         missing, _ = _look(self.cells, store)
@@ -140,7 +140,7 @@ class Sweep:
 def _computed(
     store: Store, executor: Executor, cells: Sequence[Cell]
 ) -> Generator[tuple[Cell, CellFailure | None], None, None]:
-    """Compute and store cells; each comes back when it is stored, or with the reason why there is nothing to store."""
+    """Compute and store cells; yields each when it is stored, or with its failure."""
     if not cells:
         return
     store.prepare()
