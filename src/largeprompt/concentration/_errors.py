@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import NamedTuple
 
 import jax
@@ -227,12 +228,12 @@ def _terms(
     weights = np.asarray(pairing.queries.weights, np.float64)
     weights = weights / weights.sum()
     exact_tokens = len(pairing.laws) == 1
-    laws = pairing.laws[0] if exact_tokens else pairing.laws
-    table = error_table(head, laws, z, quantity, longest=longest)
+    laws = [
+        law for law in pairing.laws if isinstance(law, Empirical)
+    ]  # Gaussian tokens go another way
+    table = error_table(head, laws[0] if exact_tokens else laws, z, quantity, longest=longest)
     tilts = z @ np.asarray(head.U).T
-    tails = (
-        [] if exact_tokens else [tail_of(mu, law, u) for law, u in zip(laws, tilts, strict=True)]
-    )
+    tails = [] if exact_tokens else list(map(partial(tail_of, mu), laws, tilts))
 
     def terms(lengths: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         values = table.at(np.append(lengths, 1.0)).value

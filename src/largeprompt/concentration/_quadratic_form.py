@@ -231,7 +231,7 @@ def _densities(
     block = max(1, _WORK // (len(form.lam) * 2 * len(ends)))
     for start in range(0, len(away), block):
         rows = slice(start, start + block)
-        small = exponent(width[rows, None] * hyperbola(ends), rows).real < -_DROP
+        small = np.real(exponent(width[rows, None] * hyperbola(ends), rows)) < -_DROP
         reach = ends[np.argmax(small, axis=1)]
         count = math.ceil(reach.max() / _CONTOUR_STEP)
         step = reach / count
@@ -261,7 +261,7 @@ def _gap(form: _Form, saddles: _Saddles, scaled: np.ndarray, features: list[Feat
         from_pole = np.array([p[j] - form.pole], complex)
         widths = _widths(form, from_pole)
         known = _polynomials(form, p[j : j + 1].astype(complex), widths, [Feature(), *features])
-        off = np.abs(terms.sum(axis=1) - known[:, 0].real)
+        off = np.abs(terms.sum(axis=1) - np.real(known[:, 0]))
         gaps.append(np.max(off / np.maximum(np.abs(terms).sum(axis=1), 1e-300)))
         gaps.append(abs(terms[0] @ s / s[j] - 1))  # the mean of the tilted law
     return float(np.max(gaps, initial=0.0)) if gaps else math.inf

@@ -539,8 +539,7 @@ def error_table(
     first = atoms if isinstance(atoms, Empirical) else atoms[0]
     queries, batch = queries_of(head, first, z)
     tilts = tilts_of(head, first, queries)
-    if not isinstance(atoms, Empirical):
-        atoms = jax.tree.map(lambda *leaves: jnp.stack(leaves), *atoms)
+    laws = atoms if isinstance(atoms, Empirical) else _stacked(atoms)
     count = len(queries)
     if quantity == "gradient_V":
         head, factor = _all_of_token(head), jnp.full(count, float(head.out_dim))
@@ -549,5 +548,11 @@ def error_table(
         factor = squares if quantity == "gradient_U" else jnp.ones(count)
     form = _JACOBIAN if quantity == "gradient_U" else _OUTPUT
     ends = (jnp.asarray(1.0), jnp.asarray(longest))
-    sums = _all_sums(form, head, atoms, tilts, ends, _nodes_for(1.0, longest))
+    sums = _all_sums(form, head, laws, tilts, ends, _nodes_for(1.0, longest))
     return ErrorTable(sums, factor, batch, longest, form)
+
+
+def _stacked(laws: Sequence[Empirical]) -> Empirical:
+    """Laws of as many atoms each, one after the other along a new first axis."""
+    weighted = [law.with_log_weights(jnp.log(law.weights)) for law in laws]
+    return jax.tree.map(lambda *leaves: jnp.stack(leaves), *weighted)

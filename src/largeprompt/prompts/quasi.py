@@ -5,7 +5,8 @@ Laplace integral of `discrete`. So the prompt length costs nothing here either, 
 Independent scramblings give the error.
 
 **Tails.** A long prompt sees tokens that a thousand points do not: its error is e^{psi(2u) - 2 psi(u)}/L to first order, an average
-carried by tokens around the tilt 2u. So half of the points are drawn from the law tilted at u and at 2u, with weights
+carried by tokens around the tilt 2u. Where plain points miss them, half of the points are drawn from the law tilted at u and
+at 2u, with weights
 
     d mu / d(mu/2 + mu_u/4 + mu_2u/4) = 1 / (1/2 + e^{s - psi(u)}/4 + e^{2s - psi(2u)}/4),      s = <u, x>,
 
@@ -116,7 +117,8 @@ def quasi_estimate(
         for j, value, bar in zip(at, np.mean(values, axis=0), error, strict=True):
             parts[j] = value, bar
     value, error = (
-        np.stack(part).reshape(*lengths.shape, *part[0].shape) for part in zip(*parts, strict=True)
+        np.stack(part).reshape((*lengths.shape, *part[0].shape))
+        for part in zip(*parts, strict=True)
     )
     return Estimate(value, error, replicates)
 
@@ -133,6 +135,11 @@ class Tail(NamedTuple):
     deviation: float
     reach: float
     points: int
+
+    @property
+    def is_seen(self) -> bool:
+        """Whether the points have the tail to a per cent."""
+        return abs(self.mass * self.deviation - 1) < 0.01
 
     def missed(
         self, distance: np.ndarray, one_token: np.ndarray, lengths: np.ndarray, order: int = 1
@@ -155,7 +162,8 @@ def tail_of(mu: AbstractMeasure, law: Empirical, tilt: np.ndarray) -> Tail:
     reach = float(jnp.max(squares) / jnp.maximum(law.weights @ squares, 1e-300))
     if not mu.in_domain(2 * u):  # E e^{2s} is infinite: no points represent the tail
         return Tail(1e150, 1.0, reach, law.n)
-    return Tail(*map(float, _tail_of(mu, law, u)), reach, law.n)
+    mass, deviation = _tail_of(mu, law, u)
+    return Tail(float(mass), float(deviation), reach, law.n)
 
 
 @eqx.filter_jit
@@ -177,16 +185,17 @@ def representative(
     key: KeyInput, mu: AbstractMeasure, exponent: int, tilt: np.ndarray | None = None
 ) -> Empirical:
     """2^exponent tokens that represent the law of one; with a `tilt`, also where a long prompt tilted by it looks."""
-    if tilt is not None and np.any(tilt):
-        found = _with_tail(key, mu, exponent, tilt)
-        if found is not None:
-            return found
     coordinates = uniforms_needed(mu)
     if coordinates is None:
-        return mu.sample(key, 2**exponent)
-    uniforms = _sobol(key, coordinates, exponent)
-    simple = isinstance(mu, (Gaussian, Rademacher, Uniform))  # nothing in them is looked at
-    return Empirical((_compiled_transport if simple else transport)(mu, uniforms))
+        plain = mu.sample(key, 2**exponent)
+    else:
+        simple = isinstance(mu, (Gaussian, Rademacher, Uniform))  # nothing in them is looked at
+        uniforms = _sobol(key, coordinates, exponent)
+        plain = Empirical((_compiled_transport if simple else transport)(mu, uniforms))
+    if tilt is None or tail_of(mu, plain, tilt).is_seen:
+        return plain
+    found = _with_tail(key, mu, exponent, tilt)
+    return plain if found is None else found
 
 
 def _sobol(key: KeyInput, coordinates: int, exponent: int) -> jax.Array:
