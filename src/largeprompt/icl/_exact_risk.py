@@ -99,20 +99,3 @@ def general_softmax(
         return second - 2 * (output @ target - forms[0, 1]) + target @ target
 
     return 0.5 * (jnp.mean(jax.lax.map(one, tasks, batch_size=64)) + problem.noise)
-
-
-def general_linear(
-    problem: Problem,
-    params: HeadParams,
-    inverse_length: Float[Array, ""],
-    tasks: Float[Array, "n d"],
-) -> Float[Array, ""]:
-    """Linear attention with a general head: E T^2 = (1 + 1/L)(v'Gu)^2 + (v'Gv)(u'Gu)/L given task and query."""
-
-    def one(w: Float[Array, " d"]) -> Float[Array, ""]:
-        scores, output, spread, target = _given_task(problem, params, w)
-        second = (1 + inverse_length) * output @ output
-        second = second + spread * jnp.trace(scores) * inverse_length
-        return second - 2 * output @ target + target @ target
-
-    return 0.5 * (jnp.mean(jax.vmap(one)(tasks)) + problem.noise)

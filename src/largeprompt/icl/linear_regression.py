@@ -17,7 +17,8 @@ from ..prompts import Estimate
 from ..prompts._exact import exact, is_traced
 from ..prompts.exponential import LARGEST, exponential_table
 from ..prompts.quasi import representative
-from ._exact_risk import Problem, block_linear, block_softmax, general_linear, general_softmax
+from ._exact_risk import Problem, block_linear, block_softmax, general_softmax
+from ._linear_risk import linear_risk
 from .params import BlockParams, Params
 from .task import Attention, RiskFunction, Task, checked_attention, checked_length, needed_key
 
@@ -109,7 +110,8 @@ class LinearRegression(Task):
     ) -> RiskFunction:
         """The risk at length L as a function of parameters, to differentiate and to descend; in 64-bit mode.
 
-        `tasks` are the tasks a head that is not in block form is averaged over.
+        `tasks` are the tasks to average over where no closed form exists: softmax attention at finite
+        L with a head that is not in block form.
         """
         return eqx.Partial(_risk, *self._ingredients(L, attention), tasks)
 
@@ -121,9 +123,9 @@ class LinearRegression(Task):
         like: Params,
         key: KeyInput | None = None,
     ) -> RiskFunction:
-        """The exact risk of a head in block form; of another head its average over 64 quasi-random tasks drawn from `key`."""
+        """The exact risk where `risk` has a closed form; otherwise its average over 64 quasi-random tasks drawn from `key`."""
         self.check_size(like)
-        if isinstance(like, BlockParams):
+        if _has_closed_form(like, L, attention):
             return self.risk_function(L, attention)
         return self.risk_function(L, attention, self.tasks(_needed(key), 5))
 
@@ -146,11 +148,19 @@ class LinearRegression(Task):
     ) -> Any:
         """1/2 E (prediction - target)^2 over tasks, prompts of L tokens and queries; L = infinity included.
 
-        In block form exact, differentiable, without a key. Otherwise the average over the query is exact and that over tasks uses
-        randomised points: an `Estimate`, which needs a `key`.
+        Closed form, so a differentiable number without a key: heads in block form, and every head
+        under linear attention or at L = infinity. Otherwise the average over queries is exact and the
+        one over tasks uses randomised points: an `Estimate`, which needs a `key`.
+
+        >>> import jax.numpy as jnp
+        >>> import largeprompt as lp
+        >>> task = lp.LinearRegression(jnp.eye(2), noise_variance=0.1)
+        >>> head = lp.HeadParams(jnp.eye(3) / 2, jnp.array([0.1, 0.0, 1.5]))
+        >>> [round(float(task.risk(head, L, "linear")), 4) for L in (10, 1e9, jnp.inf)]
+        [0.5187, 0.1206, 0.1206]
         """
         self.check_size(params)
-        if isinstance(params, BlockParams):
+        if _has_closed_form(params, L, attention):
             return _inside(_compiled_risk(*self._ingredients(L, attention), None, params))
         values = np.stack(
             [
@@ -222,8 +232,18 @@ class LinearRegression(Task):
         return Minimiser(*minimise_block(self, checked_length(L), attention))
 
 
+def _has_closed_form(like: Params, L: ArrayInput, attention: Attention) -> bool:
+    """Whether the risk of such parameters is known without averaging over tasks."""
+    checked_attention(attention)
+    linear = attention == "linear" or math.isinf(checked_length(L))
+    return linear or isinstance(like, BlockParams)
+
+
 def _needed(key: KeyInput | None) -> Key[Array, ""]:
-    why = "the risk of a head that is not in block form is averaged over random tasks"
+    why = (
+        "the softmax risk of a head that is not in block form, at finite L, is averaged over random "
+        "tasks"
+    )
     return needed_key(key, why, ", or BlockParams")
 
 
@@ -242,6 +262,8 @@ def _risk(
     linear = isinstance(length, jax.Array)
     if isinstance(params, BlockParams):
         return (block_linear if linear else block_softmax)(problem, params, length)
+    if linear:
+        return linear_risk(problem, *params.matrices(), length)
     if tasks is None:
         raise ValueError(
             _checks.message(
@@ -250,8 +272,7 @@ def _risk(
                 "pass tasks=task.tasks(key)",
             )
         )
-    general = general_linear if linear else general_softmax
-    return general(problem, params.general(), length, tasks)
+    return general_softmax(problem, params.general(), length, tasks)
 
 
 _compiled_risk = eqx.filter_jit(_risk)
