@@ -11,6 +11,12 @@ twice the rate, and risks here are half the squared errors of the paper.
 * `theory`: the setting of Section 5: w ~ N(0, I), no noise, A = alpha I / |I|, b = alpha, gradient flow instead of SGD.
 
 In all of them softmax and linear attention see the same tasks and queries.
+
+*Two routes.* With U = [[A, .], [c', .]] and v = (v_x, b) a head can score by x and read y (A, b: the
+block form) or score by y and read x (c, v_x). At finite L the second route has minima of its own, so
+where a run ends depends on its start (docs/descent.md). Its final parameters tell: `route_ratio` is
+|c||v_x| / (|b||A|), below 0.1 for a run in the block class. Near the origin the risk falls with the
+two pulls b <A, M> and v_x'M c, M = Sig S Q (Q the covariance of the queries).
 """
 
 import json
@@ -36,6 +42,8 @@ from .initial import balanced_init
 from .oracles import OracleName
 
 Variant = Literal["paper", "released-code", "theory"]
+Init = Literal["published", "balanced"]
+BLOCK_CLASS = 0.1  # a run whose |c||v_x| is below this times |b||A| is in the block class
 
 
 class Published(NamedTuple):
@@ -88,6 +96,19 @@ def published_init(key: Key[Array, ""]) -> FactoredParams:
     return FactoredParams(*draws, scale=bound)
 
 
+def balanced_weights(task: LinearRegression, key: Key[Array, ""]) -> FactoredParams:
+    """Initialisation (9) with a random Theta, as weights of the published head: K = Q, V = O'O."""
+    d, scale = task.inputs, (task.inputs + 1) ** -0.5
+    # drawn in float32 and on the host afterwards, whatever JAX's default: the same numbers always
+    theta = np.asarray(jax.random.normal(key, (d, d), jnp.float32), np.float64)
+    theta = theta * np.sqrt(PUBLISHED.alpha / scale / np.linalg.norm(theta @ theta.T))
+    K = np.pad(theta.T, (0, 1)).astype(np.float32)
+    # O V = (0, alpha), the last entry shared equally between both layers
+    O = np.sqrt(PUBLISHED.alpha) * np.eye(1, d + 1, d, dtype=np.float32)
+    V = np.pad(O, ((d, 0), (0, 0)))
+    return FactoredParams(K, K, V, O, scale=scale)
+
+
 def published_experiment(
     variant: Variant = "paper",
     *,
@@ -99,17 +120,23 @@ def published_experiment(
     seed: int = PUBLISHED.seed,
     folder: str | Path | None = None,
     references: bool = True,
+    rate: float = PUBLISHED.rate,
+    init: Init = "published",
 ) -> xr.Dataset:
     """Train all runs of a variant and put them beside what is known exactly.
 
     **Arguments:** scale it down with `steps`, `lengths` and `seeds` (independent repetitions: data and initial weights); `oracle`,
-    `record_every` and `folder` as in `descend`; `references=False` leaves out ridge regression and minimisers. The variant `theory` follows gradient flows: it has times instead of steps, and no
-    seeds.
+    `record_every` and `folder` as in `descend`; `references=False` leaves out ridge regression and minimisers. `rate` is that of the
+    squared error without 1/2, as published. `init="balanced"` starts from the initialisation (9) of the paper, alpha = 0.2, with a
+    random Theta for each seed, the same for both attentions. The variant `theory` follows gradient flows from (9) with Theta = I: it
+    has times instead of steps, and no seeds.
 
     **Returns:** `risk` (attention, length, seed, step) with `risk_error`; `final_risk` with its 95% interval over seeds (two seeds or
     more); `bayes_risk` (ridge regression), `minimiser_risk` (the best head in block form); the product `trained` of the read-out's last
     entry and the block of U that acts on inputs, beside its limit `predicted` = Sig^-1 as L grows, with their relative distance
-    `limit_gap`; `status` of each run. Attributes say how it was made.
+    `limit_gap`; the effective parameters `final_A`, `final_b`, `final_c`, `final_v_x` each run ended with, and `route_ratio`, which
+    tells the two routes of one head apart (see the top of this file); `pull_block` and `pull_other` against steps; `status` of each
+    run. Attributes say how it was made.
 
     >>> from largeprompt.dynamics import published_experiment
     >>> found = published_experiment(steps=100, lengths=[10], oracle="exact", references=False)
@@ -125,7 +152,9 @@ def published_experiment(
         seeds = _checks.count("seeds", seeds)
         every = record_every or min(PUBLISHED.record_every, max(1, steps // 10))
         keys = jax.vmap(lambda i: jax.random.fold_in(jax.random.key(seed), i))(jnp.arange(seeds))
-        runs = _trained(variant, task, keys, checked, steps, oracle, every, folder)
+        start = _initial(variant, init, task, keys)
+        rate = _checks.number("rate", rate, "pass for example 1e-3", above=0.0)
+        runs = _trained(task, start, keys, checked, steps, rate, oracle, every, folder)
         found = _curves(task, runs, checked, seeds)
     found = _with_limit(found, task).assign_coords(
         attention=list(PUBLISHED.attentions), length=checked
@@ -136,7 +165,8 @@ def published_experiment(
         variant=variant,
         oracle="flow" if variant == "theory" else oracle,
         seed=seed,
-        hyperparameters=json.dumps(PUBLISHED._asdict()),
+        init="balanced" if variant == "theory" else init,
+        hyperparameters=json.dumps(PUBLISHED._replace(rate=rate)._asdict()),
         loss="half the squared error; the published numbers are twice these",
         largeprompt=__version__,
         jax=jax.__version__,
@@ -153,6 +183,21 @@ def _checked(variant: str) -> None:
         )
 
 
+def _initial(
+    variant: Variant, init: Init, task: LinearRegression, keys: Key[Array, " seeds"]
+) -> dict[Attention, list[FactoredParams]]:
+    if init not in get_args(Init):
+        raise ValueError(
+            _checks.message(
+                "init must be 'published' or 'balanced'", repr(init), "name one of them"
+            )
+        )
+    if init == "published":
+        return initial_weights(variant, keys)
+    balanced = [balanced_weights(task, jax.random.fold_in(key, 2**31)) for key in keys]
+    return dict.fromkeys(PUBLISHED.attentions, balanced)
+
+
 def initial_weights(
     variant: Variant, keys: Key[Array, " seeds"]
 ) -> dict[Attention, list[FactoredParams]]:
@@ -167,17 +212,17 @@ def initial_weights(
 
 
 def _trained(
-    variant: Variant,
     task: LinearRegression,
+    start: dict[Attention, list[FactoredParams]],
     keys: Key[Array, " seeds"],
     lengths: list[float],
     steps: int,
+    rate: float,
     oracle: OracleName,
     every: int,
     folder: str | Path | None,
 ) -> list[Descent]:
     """One run for each (attention, length, seed), in that order."""
-    start = initial_weights(variant, keys)
     runs: list[tuple[Attention, float, int]] = [
         (attention, L, i)
         for attention in PUBLISHED.attentions
@@ -192,7 +237,7 @@ def _trained(
         [L for _, L, _ in runs],
         steps,
         PUBLISHED.batch,
-        optax.sgd(2 * PUBLISHED.rate),  # our loss is half of theirs
+        optax.sgd(2 * rate),  # our loss is half of theirs
         oracle=oracle,
         attention=[attention for attention, _, _ in runs],
         record_every=every,
@@ -213,16 +258,22 @@ def _curves(
         rows = [np.append(v, np.full(len(steps) - len(v), np.nan)) for v in values]
         return np.stack(rows).reshape(*shape, -1)
 
-    matrices = [run.final.matrices() for run in runs]
-    d = task.inputs
-    trained = np.stack([np.asarray(v[d] * U[:d, :d], np.float64) for U, v in matrices])
+    heads = [_effective(run.params) for run in runs]
+    pulls = [_pulls(task, *head) for head in heads]
+    A, b, c, v_x = (
+        np.stack(parts).reshape(*shape, *parts[0].shape)
+        for parts in zip(*([part[-1] for part in head] for head in heads), strict=True)
+    )
     risk = gathered([run.risk for run in runs])
     found = xr.Dataset(
         {
             "risk": ((*dims, "step"), risk),
             "risk_error": ((*dims, "step"), gathered([run.risk_error for run in runs])),
             "final_risk": (dims[:2], risk[..., -1].mean(axis=2)),
-            "trained": ((*dims, "row", "column"), trained.reshape(*shape, d, d)),
+            "trained": ((*dims, "row", "column"), b[..., None, None] * A),
+            **_final(dims, A, b, c, v_x),
+            "pull_block": ((*dims, "step"), gathered([block for block, _ in pulls])),
+            "pull_other": ((*dims, "step"), gathered([other for _, other in pulls])),
             "status": (dims, np.array([run.status for run in runs]).reshape(shape)),
         },
         coords={"step": steps},
@@ -237,25 +288,60 @@ def _curves(
     return found
 
 
+def _effective(params: FactoredParams) -> tuple[np.ndarray, ...]:
+    """(A, b, c, v_x) of weights with a leading axis."""
+    weights = (np.asarray(w, np.float64) for w in (params.K, params.Q, params.V, params.O))
+    K, Q, V, O = weights
+    U, v = params.scale * np.swapaxes(K, -1, -2) @ Q, (O @ V)[..., 0, :]
+    return U[..., :-1, :-1], v[..., -1], U[..., -1, :-1], v[..., :-1]
+
+
+def _pulls(
+    task: LinearRegression, A: np.ndarray, b: np.ndarray, c: np.ndarray, v_x: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Pulls b <A, M> and v_x'M c, M = Sig S Q: how fast the risk falls with either product."""
+    covariances = (np.asarray(m, np.float64) for m in (task.cov, task.task_cov, task.query_cov))
+    M = np.linalg.multi_dot(list(covariances))
+    return b * np.sum(A * M, axis=(-2, -1)), np.einsum("...i,ij,...j->...", v_x, M, c)
+
+
+def _final(
+    dims: tuple[str, ...], A: np.ndarray, b: np.ndarray, c: np.ndarray, v_x: np.ndarray
+) -> dict[str, tuple]:
+    """The effective parameters of final heads, and which route they took."""
+    by_x = np.abs(b) * np.linalg.norm(A, axis=(-2, -1))
+    by_y = np.linalg.norm(c, axis=-1) * np.linalg.norm(v_x, axis=-1)
+    return {
+        "final_A": ((*dims, "row", "column"), A),
+        "final_b": (dims, b),
+        "final_c": ((*dims, "column"), c),
+        "final_v_x": ((*dims, "row"), v_x),
+        "route_ratio": (dims, by_y / by_x),
+    }
+
+
 def _flows(task: LinearRegression, lengths: list[float]) -> xr.Dataset:
     """Gradient flows from the balanced initialisation, at fixed times."""
     d, start = task.inputs, balanced_init(task, PUBLISHED.alpha)
     times = np.geomspace(0.1, 1000.0, 61)
-    risk, trained, status = [], [], []
+    risk, ends, status = [], [], []
     for attention in PUBLISHED.attentions:
         for L in lengths:
             flow = gradient_flow(task, start, L, times[-1], attention, saveat=times)
             risk.append(flow.held(times)[1])
-            trained.append(np.asarray(flow.final.b * flow.final.A))
+            ends.append(flow.final)
             status.append(str(flow.status))
     shape = (len(PUBLISHED.attentions), len(lengths))
     risk = np.stack(risk).reshape(*shape, -1)
     dims = ("attention", "length")
+    A = np.stack([end.A for end in ends]).reshape(*shape, d, d)
+    b = np.stack([end.b for end in ends]).reshape(shape)
     return xr.Dataset(
         {
             "risk": ((*dims, "time"), risk),
             "final_risk": (dims, risk[..., -1]),
-            "trained": ((*dims, "row", "column"), np.stack(trained).reshape(*shape, d, d)),
+            "trained": ((*dims, "row", "column"), b[..., None, None] * A),
+            **_final(dims, A, b, np.zeros((*shape, d)), np.zeros((*shape, d))),
             "status": (dims, np.array(status).reshape(shape)),
         },
         coords={"time": times},
