@@ -13,7 +13,7 @@ from scipy.stats import binomtest
 
 from ..dynamics import published_experiment
 from ..dynamics.experiment import BLOCK_CLASS, published_task
-from ..icl import HeadParams, LinearRegression
+from ..icl import BlockParams, HeadParams, LinearRegression
 from .base import INFINITE, Check, Config, Study, at_least, at_most, power
 
 _VARIANTS = ("paper", "released-code", "theory")
@@ -26,13 +26,16 @@ _EXCHANGE = np.geomspace(0.1, 10.0, 21)  # relative scales of the two routes the
 def compute(config: Config, key: Key[Array, ""]) -> tuple[xr.Dataset, list[Check]]:
     """Final risks and routes of softmax and linear attention against L, beside what is exact."""
     options = {name: config[name] for name in ("steps", "rate", "lengths", "oracle")}
-    options["record_every"] = max(1, config["steps"] // _RECORDS)
-    seeds = config["seeds"]
+    seeds, steps = config["seeds"], config["steps"]
+    every = {"paper": max(1, steps // _RECORDS)}  # of the others only the end is needed
     found = {
-        name: published_experiment(name, seeds=seeds.get(name, 1), **options) for name in _VARIANTS
+        name: published_experiment(
+            name, seeds=seeds.get(name, 1), record_every=every.get(name, steps), **options
+        )
+        for name in _VARIANTS
     }
     balanced = published_experiment(
-        "paper", seeds=seeds["balanced"], init="balanced", references=False, **options
+        seeds=seeds["balanced"], record_every=steps, init="balanced", references=False, **options
     )
     lengths = config["lengths"]
     tasks = {name: published_task(name) for name in _VARIANTS}
@@ -46,7 +49,9 @@ def compute(config: Config, key: Key[Array, ""]) -> tuple[xr.Dataset, list[Check
     others = _other_minima({name: tasks[name] for name in ("paper", "released-code")}, lengths)
     checks = [
         *_claims_of_pairs(final["paper"], found["paper"], gaps, lengths),
-        at_least("from initialisation (9): share of runs that arrive", shares["share"][2].min(), 1),
+        at_least(
+            "from initialisation (9): share of runs that arrive", shares["share"][2].min(), 1.0
+        ),
         *_claims_of_shares(shares.sel(start="paper"), lengths),
         *_claims_of_variants(final, found, lengths),
         *_controls(others.sel(task="paper"), lengths),
@@ -221,7 +226,7 @@ def _accuracy(
     """Runs have arrived; their risks are those of their parameters; none is better than Bayes."""
     arrived = shares["share"] * shares["runs"]
     text = "paper: runs in the block class, fewest of all attentions and lengths"
-    checks = [at_least(text, arrived.min(), 1, "accuracy")]
+    checks = [at_least(text, arrived.min(), 1.0, "accuracy")]
     for variant in ("paper", "released-code"):
         data = found[variant]
         ratio = (final[variant] / data["bayes_risk"]).min()
@@ -231,29 +236,36 @@ def _accuracy(
         at = {"attention": "linear"}
         distance = np.abs(tested["risk"] - final[variant]).sel(at) / tested["risk_error"].sel(at)
         text = f"{variant}, linear: test risk against the closed form, standard errors"
-        checks.append(at_most(text, distance.max(), 5, "accuracy"))
+        checks.append(at_most(text, distance.max(), 5.0, "accuracy"))
     if bool((arrived > 0).all()):
         distance = _median_runs_again(tasks["paper"], found["paper"], key)
         text = (
             "paper, softmax, median runs of the block class: risk computed again, standard errors"
         )
-        checks.append(at_most(text, distance, 5, "accuracy"))
+        checks.append(at_most(text, distance, 5.0, "accuracy"))
     return checks
 
 
 def _median_runs_again(task: LinearRegression, found: xr.Dataset, key: Key[Array, ""]) -> float:
-    """The largest distance of a tested softmax risk to `task.risk` at the same parameters."""
-    distances = []
+    """The largest distance of a tested softmax risk to the risk of its parameters, standard errors.
+
+    That is the exact risk of the block (A, b), and what c and v_x, nearly zero, add to it on the same
+    sampled tasks.
+    """
+    d, distances = task.inputs, []
     for L in found["length"].values:
         here = found.sel(attention="softmax", length=L)
         runs = np.flatnonzero(here["route_ratio"].values < BLOCK_CLASS)
         tested = here[["risk", "risk_error"]].isel(step=-1)
         ordered = runs[np.argsort(tested["risk"].values[runs])]
         median = ordered[len(ordered) // 2]
-        U, v = _heads(here.isel(seed=[median]))
-        again = task.risk(HeadParams(np.pad(U[0], ((0, 0), (0, 1))), v[0]), L, key=key)
-        error = math.hypot(float(again.standard_error), float(tested["risk_error"][median]))
-        distances.append(abs(float(tested["risk"][median]) - float(again.value)) / error)
+        (U,), (v,) = _heads(here.isel(seed=[median]))
+        block = BlockParams(U[:d], v[d])
+        whole = task.risk(HeadParams(np.pad(U, ((0, 0), (0, 1))), v), L, key=key)
+        part = task.risk(block.general(), L, key=key)
+        again = float(task.risk(block, L)) + float(whole.value) - float(part.value)
+        one = tested.isel(seed=median)
+        distances.append(abs(float(one["risk"]) - again) / float(one["risk_error"]))
     return max(distances)
 
 
@@ -376,7 +388,7 @@ STUDY = Study(
     "published initialisations end in another minimum under linear attention; from "
     "initialisation (9) every run arrives.",
     formula=r"R_L^{\mathrm{softmax}} - R_L^{\mathrm{linear}} \to 0",
-    method="SGD with the published hyperparameters; at quick scale at 30 times the rate, for 3,000 "
+    method="SGD with the published hyperparameters; at quick scale at 30 times the rate, in fewer "
     "steps. Oracle exact: the gradient is the conditional expectation given task and query, so "
     "batches are noisy in tasks and queries but not in prompts. A head can score by x and read y (A, "
     "b: the block form), or score by y and read x (c, v_x), and at finite L the second route has a "
@@ -393,10 +405,10 @@ STUDY = Study(
     "excludes 1/4 and that of 1/4 excludes 1/2.",
     unknown="Captions and numbers of the figures of Section 6 are not known to us: the expected conclusion is the one of the abstract.",
     quick={
-        "steps": 3_000,
+        "steps": 2_500,
         "rate": 3e-2,
         "lengths": [10, 1000],
-        "seeds": {"paper": 16, "released-code": 4, "balanced": 8},
+        "seeds": {"paper": 16, "released-code": 4, "balanced": 4},
         "oracle": "exact",
     },
     full={
