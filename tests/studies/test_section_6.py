@@ -15,9 +15,17 @@ import largeprompt as lp
 from largeprompt.dynamics.experiment import published_task
 from largeprompt.studies import section_6
 
+KEY = jax.random.key(0)
 LENGTHS = [10.0, 1000.0]
 SEEDS = {"paper": 8, "released-code": 2, "balanced": 2}
-CONFIG = {"steps": 1, "rate": 1e-3, "lengths": LENGTHS, "seeds": SEEDS, "oracle": "exact"}
+CONFIG = {
+    "steps": 1,
+    "rate": 1e-3,
+    "lengths": LENGTHS,
+    "seeds": SEEDS,
+    "oracle": "exact",
+    "starts": 16,
+}
 # standard errors of test risks as the experiment has them at these lengths
 ERRORS = {"softmax": [1.4e-3, 1.3e-5], "linear": [7.5e-4, 4.4e-6]}
 
@@ -36,6 +44,13 @@ def only_what_is_judged(monkeypatch):
     """Leave out the picture, and find the minima of the other route once: no mutant changes them."""
     monkeypatch.setattr(section_6, "_landscape", lambda *arguments: xr.Dataset())
     monkeypatch.setattr(section_6, "_other_minima", lambda *arguments: _other_minima())
+    paths = xr.Dataset(
+        {
+            "path_arrives": ("path", np.tile([1.0, 1.0, 1.0, 1.0, 0.0, 0.0, 0.0, 0.0], 2)),
+            "path_block": (("path", "moment"), np.tile([[0.1]] * 4 + [[-0.1]] * 4, (2, 1))),
+        }
+    )
+    monkeypatch.setattr(section_6, "_noiseless", lambda *arguments: paths)
 
 
 @cache
@@ -57,23 +72,41 @@ def converged():
     return experiment
 
 
-def _runs(variant, init, lost):
-    """The last `lost` seeds take the other route."""
-    seeds = SEEDS["balanced" if init == "balanced" else variant]
-    found = lp.published_experiment(
-        variant,
-        init=init,
-        seeds=seeds,
+@cache
+def _begun():
+    """A run of one step: the form of the data."""
+    return lp.published_experiment(
+        seeds=SEEDS["paper"],
         lengths=LENGTHS,
         steps=1,
         record_every=1,
         oracle="exact",
-        references=init == "published",
+        references=False,
     )
+
+
+@cache
+def _best(variant, L, attention):
+    return published_task(variant).minimiser(L, attention)
+
+
+def _references(variant):
+    """The risks of the best heads and of ridge regression, as columns."""
+    best = [[float(_best(variant, L, a).risk) for L in LENGTHS] for a in ("softmax", "linear")]
+    task = published_task(variant)
+    noisy = float(task.noise_variance) > 0
+    bayes = [float(task.bayes_risk(L, KEY).value) if noisy else 0.0 for L in LENGTHS]
+    return {"minimiser_risk": (("attention", "length"), best), "bayes_risk": ("length", bayes)}
+
+
+def _runs(variant, init, lost):
+    """The last `lost` seeds take the other route."""
+    seeds = SEEDS["balanced" if init == "balanced" else variant]
+    found = _begun().isel(seed=slice(seeds)).copy(deep=True).assign(_references(variant))
     task = published_task(variant)
     for attention in ("softmax", "linear"):
         for i, L in enumerate(LENGTHS):
-            best = task.minimiser(L, attention)
+            best = _best(variant, L, attention)
             (U,), (v,) = section_6._rank_one(task, L)
             for seed in range(seeds):
                 at = {"attention": attention, "length": L, "seed": seed}
@@ -94,14 +127,10 @@ def _runs(variant, init, lost):
 
 def _flows():
     """Flows end at the best heads."""
-    task = published_task("theory")
-    best = [[float(task.minimiser(L, a).risk) for L in LENGTHS] for a in ("softmax", "linear")]
+    columns = _references("theory")
+    ends = np.stack([np.ones((2, 2)), columns["minimiser_risk"][1]], axis=-1)
     return xr.Dataset(
-        {
-            "risk": (("attention", "length", "time"), np.stack([np.ones((2, 2)), best], axis=-1)),
-            "minimiser_risk": (("attention", "length"), best),
-            "bayes_risk": ("length", [0.0, 0.0]),
-        },
+        {"risk": (("attention", "length", "time"), ends), **columns},
         {"attention": ["softmax", "linear"], "length": LENGTHS},
     )
 
@@ -109,7 +138,7 @@ def _flows():
 def judged(monkeypatch, experiment):
     """The verdict on data of `experiment`."""
     monkeypatch.setattr(section_6, "published_experiment", experiment)
-    return section_6.STUDY.run(CONFIG, jax.random.key(0)).verdict
+    return section_6.STUDY.run(CONFIG, KEY).verdict
 
 
 def mutated(experiment, change, only=None):
@@ -160,6 +189,12 @@ def _block_form_for_all(found):
         found[name][:] = found[name].isel(seed=[0]).values
 
 
+def _seeds_exchanged(found):
+    """Runs that end where the landscape does not lead from their start."""
+    for name in ("final_A", "final_b", "final_c", "final_v_x", "route_ratio", "risk", "risk_error"):
+        found[name][:] = found[name].isel(seed=slice(None, None, -1)).values
+
+
 def _one_lost(found):
     found["route_ratio"][0, 0, 0] = 0.2
 
@@ -195,6 +230,7 @@ MUTANTS = {
     "nobody arrives": (_other_route_for_all, PAPER, "not testable"),
     "ridge regression beaten": (_ridge_beaten, PAPER, "not testable"),
     "everybody arrives": (_block_form_for_all, PAPER, "fails"),
+    "runs end elsewhere": (_seeds_exchanged, PAPER, "fails"),
     "a run from (9) does not arrive": (_one_lost, BALANCED, "fails"),
     "the attentions do not merge": (_attentions_apart, PAPER, "fails"),
     "the best heads do not merge": (_best_heads_apart, PAPER, "fails"),
@@ -213,16 +249,22 @@ def test_section_6_notices(name, monkeypatch, converged):
     assert verdict.word == word, verdict
 
 
+def test_section_6_notices_starts_that_tell_nothing(monkeypatch, converged):
+    paths = section_6._noiseless()
+    paths["path_block"][:] = np.tile([[0.1], [-0.1]], (8, 1))
+    assert judged(monkeypatch, converged).word == "fails"
+
+
 def test_section_6_class_is_not_decided_by_the_risk(monkeypatch, converged):
     """Risks of the other route told as those of the best head: the shares stay, the accuracy fails."""
     monkeypatch.setattr(section_6, "published_experiment", converged)
-    before = section_6.STUDY.run(CONFIG, jax.random.key(0))
+    before = section_6.STUDY.run(CONFIG, KEY)
 
     def lower(found):
         found["risk"][..., -1] = found["risk"].isel(step=-1).min("seed")
 
     wrong = mutated(converged, lower, PAPER)
     monkeypatch.setattr(section_6, "published_experiment", wrong)
-    after = section_6.STUDY.run(CONFIG, jax.random.key(0))
+    after = section_6.STUDY.run(CONFIG, KEY)
     xr.testing.assert_equal(before.data["share"], after.data["share"])
     assert after.verdict.word == "not testable"

@@ -151,7 +151,7 @@ def published_experiment(
     else:
         seeds = _checks.count("seeds", seeds)
         every = record_every or min(PUBLISHED.record_every, max(1, steps // 10))
-        keys = jax.vmap(lambda i: jax.random.fold_in(jax.random.key(seed), i))(jnp.arange(seeds))
+        keys = seed_keys(seed, seeds)
         start = _initial(variant, init, task, keys)
         rate = _checks.number("rate", rate, "pass for example 1e-3", above=0.0)
         runs = _trained(task, start, keys, checked, steps, rate, oracle, every, folder)
@@ -196,6 +196,11 @@ def _initial(
         return initial_weights(variant, keys)
     balanced = [balanced_weights(task, jax.random.fold_in(key, 2**31)) for key in keys]
     return dict.fromkeys(PUBLISHED.attentions, balanced)
+
+
+def seed_keys(seed: int, n: int) -> Key[Array, " seeds"]:
+    """Keys of independent repetitions: of their data, and of their initial weights."""
+    return jax.vmap(lambda i: jax.random.fold_in(jax.random.key(seed), i))(jnp.arange(n))
 
 
 def initial_weights(
@@ -258,8 +263,8 @@ def _curves(
         rows = [np.append(v, np.full(len(steps) - len(v), np.nan)) for v in values]
         return np.stack(rows).reshape(*shape, -1)
 
-    heads = [_effective(run.params) for run in runs]
-    pulls = [_pulls(task, *head) for head in heads]
+    heads = [effective(run.params) for run in runs]
+    pulled = [pulls(task, *head) for head in heads]
     A, b, c, v_x = (
         np.stack(parts).reshape(*shape, *parts[0].shape)
         for parts in zip(*([part[-1] for part in head] for head in heads), strict=True)
@@ -272,8 +277,8 @@ def _curves(
             "final_risk": (dims[:2], risk[..., -1].mean(axis=2)),
             "trained": ((*dims, "row", "column"), b[..., None, None] * A),
             **_final(dims, A, b, c, v_x),
-            "pull_block": ((*dims, "step"), gathered([block for block, _ in pulls])),
-            "pull_other": ((*dims, "step"), gathered([other for _, other in pulls])),
+            "pull_block": ((*dims, "step"), gathered([block for block, _ in pulled])),
+            "pull_other": ((*dims, "step"), gathered([other for _, other in pulled])),
             "status": (dims, np.array([run.status for run in runs]).reshape(shape)),
         },
         coords={"step": steps},
@@ -288,7 +293,7 @@ def _curves(
     return found
 
 
-def _effective(params: FactoredParams) -> tuple[np.ndarray, ...]:
+def effective(params: FactoredParams) -> tuple[np.ndarray, ...]:
     """(A, b, c, v_x) of weights with a leading axis."""
     weights = (np.asarray(w, np.float64) for w in (params.K, params.Q, params.V, params.O))
     K, Q, V, O = weights
@@ -296,7 +301,7 @@ def _effective(params: FactoredParams) -> tuple[np.ndarray, ...]:
     return U[..., :-1, :-1], v[..., -1], U[..., -1, :-1], v[..., :-1]
 
 
-def _pulls(
+def pulls(
     task: LinearRegression, A: np.ndarray, b: np.ndarray, c: np.ndarray, v_x: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
     """Pulls b <A, M> and v_x'M c, M = Sig S Q: how fast the risk falls with either product."""
@@ -309,15 +314,19 @@ def _final(
     dims: tuple[str, ...], A: np.ndarray, b: np.ndarray, c: np.ndarray, v_x: np.ndarray
 ) -> dict[str, tuple]:
     """The effective parameters of final heads, and which route they took."""
-    by_x = np.abs(b) * np.linalg.norm(A, axis=(-2, -1))
-    by_y = np.linalg.norm(c, axis=-1) * np.linalg.norm(v_x, axis=-1)
     return {
         "final_A": ((*dims, "row", "column"), A),
         "final_b": (dims, b),
         "final_c": ((*dims, "column"), c),
         "final_v_x": ((*dims, "row"), v_x),
-        "route_ratio": (dims, by_y / by_x),
+        "route_ratio": (dims, route_ratio(A, b, c, v_x)),
     }
+
+
+def route_ratio(A: np.ndarray, b: np.ndarray, c: np.ndarray, v_x: np.ndarray) -> np.ndarray:
+    """The ratio |c||v_x| / (|b||A|) of the two routes, for heads with any leading axes."""
+    by_x = np.abs(b) * np.linalg.norm(A, axis=(-2, -1))
+    return np.linalg.norm(c, axis=-1) * np.linalg.norm(v_x, axis=-1) / by_x
 
 
 def _flows(task: LinearRegression, lengths: list[float]) -> xr.Dataset:

@@ -1,5 +1,6 @@
 """Panels as a `matplotlib` figure: for papers, and for the printed page."""
 
+import math
 from collections.abc import Sequence
 
 from matplotlib.axes import Axes
@@ -11,14 +12,17 @@ from .panels import Panel, Series
 from .style import COLOURS, MARKERS, label
 
 _FEW = 8  # points so few that they are shown
+_IN_A_ROW = 3
 _LINES = {"line": "-", "dashed": "--", "dotted": ":"}
 
 
 def draw(panels: Sequence[Panel]) -> Figure:
-    """One column wide for one panel, the width of the page for two."""
-    figure = Figure(figsize=(3.5 * len(panels), 3.2), layout="constrained")
+    """One column wide for one panel, the width of the page for two; at most three in a row."""
+    columns = min(len(panels), _IN_A_ROW)
+    rows = math.ceil(len(panels) / _IN_A_ROW)
+    figure = Figure(figsize=(3.5 * columns, 3.2 * rows), layout="constrained")
     for i, panel in enumerate(panels):
-        axes = figure.add_subplot(1, len(panels), i + 1)
+        axes = figure.add_subplot(rows, columns, i + 1)
         axes.tick_params(which="both", labelsize=8)
         axes.spines[["top", "right"]].set_visible(False)
         for series in panel.series:
@@ -30,7 +34,7 @@ def draw(panels: Sequence[Panel]) -> Figure:
             axes.set_yscale("log")
             _label_logarithms(axes.yaxis)
         label(axes, panel.x, panel.y, panel.title)
-    _legend(figure, 2 * len(panels))
+    _legend(figure, 2 * columns)
     # laid out once for all the formats it is saved in
     figure.draw_without_rendering()
     figure.set_layout_engine("none")

@@ -9,16 +9,26 @@ import numpy as np
 import xarray as xr
 from jaxtyping import Array, Key
 from scipy.optimize import minimize
-from scipy.stats import binomtest
+from scipy.stats import binomtest, fisher_exact
 
 from ..dynamics import published_experiment
-from ..dynamics.experiment import BLOCK_CLASS, published_task
-from ..icl import BlockParams, HeadParams, LinearRegression
+from ..dynamics.experiment import (
+    BLOCK_CLASS,
+    PUBLISHED,
+    effective,
+    initial_weights,
+    published_task,
+    pulls,
+    route_ratio,
+    seed_keys,
+)
+from ..icl import BlockParams, FactoredParams, HeadParams, LinearRegression
 from .base import INFINITE, Check, Config, Study, at_least, at_most, power
 
 _VARIANTS = ("paper", "released-code", "theory")
 _VANISHES = 0.5  # a gap vanishes if it is at most this times that of the first length
-_RECORDS = 20  # of each run
+_AGREE = 0.9  # smallest share of runs that end where descent without noise ends
+_MOMENTS = 100  # of a path in the landscape
 _GRID = np.linspace(-1.6, 1.6, 65)  # strengths of the two routes in the landscape
 _EXCHANGE = np.geomspace(0.1, 10.0, 21)  # relative scales of the two routes there
 
@@ -26,16 +36,13 @@ _EXCHANGE = np.geomspace(0.1, 10.0, 21)  # relative scales of the two routes the
 def compute(config: Config, key: Key[Array, ""]) -> tuple[xr.Dataset, list[Check]]:
     """Final risks and routes of softmax and linear attention against L, beside what is exact."""
     options = {name: config[name] for name in ("steps", "rate", "lengths", "oracle")}
-    seeds, steps = config["seeds"], config["steps"]
-    every = {"paper": max(1, steps // _RECORDS)}  # of the others only the end is needed
+    options["record_every"] = config["steps"]  # only the ends are needed
+    seeds = config["seeds"]
     found = {
-        name: published_experiment(
-            name, seeds=seeds.get(name, 1), record_every=every.get(name, steps), **options
-        )
-        for name in _VARIANTS
+        name: published_experiment(name, seeds=seeds.get(name, 1), **options) for name in _VARIANTS
     }
     balanced = published_experiment(
-        seeds=seeds["balanced"], record_every=steps, init="balanced", references=False, **options
+        seeds=seeds["balanced"], init="balanced", references=False, **options
     )
     lengths = config["lengths"]
     tasks = {name: published_task(name) for name in _VARIANTS}
@@ -46,6 +53,7 @@ def compute(config: Config, key: Key[Array, ""]) -> tuple[xr.Dataset, list[Check
         xr.Variable("start", list(starts)),
     )
     gaps = _gaps(final["paper"], found["paper"]["route_ratio"] < BLOCK_CLASS)
+    noiseless = _noiseless(tasks["paper"], config)
     others = _other_minima({name: tasks[name] for name in ("paper", "released-code")}, lengths)
     checks = [
         *_claims_of_pairs(final["paper"], found["paper"], gaps, lengths),
@@ -53,6 +61,7 @@ def compute(config: Config, key: Key[Array, ""]) -> tuple[xr.Dataset, list[Check
             "from initialisation (9): share of runs that arrive", shares["share"][2].min(), 1.0
         ),
         *_claims_of_shares(shares.sel(start="paper"), lengths),
+        *_claims_of_the_landscape(found["paper"], noiseless, lengths[0]),
         *_claims_of_variants(final, found, lengths),
         *_controls(others.sel(task="paper"), lengths),
         *_accuracy(final, found, shares.sel(start="paper"), tasks, key),
@@ -61,8 +70,9 @@ def compute(config: Config, key: Key[Array, ""]) -> tuple[xr.Dataset, list[Check
         [_curves(final[name], found[name]) for name in _VARIANTS],
         xr.Variable("variant", list(_VARIANTS)),
     )
-    pictures = _landscape(tasks["paper"], found["paper"], lengths[0])
-    return xr.merge([curves, shares, gaps, others, pictures], combine_attrs="drop"), checks
+    picture = _landscape(tasks["paper"], lengths[0])
+    parts = [curves, shares, gaps, others, noiseless, picture]
+    return xr.merge(parts, combine_attrs="drop"), checks
 
 
 class _Heads(NamedTuple):
@@ -239,9 +249,8 @@ def _accuracy(
         checks.append(at_most(text, distance.max(), 5.0, "accuracy"))
     if bool((arrived > 0).all()):
         distance = _median_runs_again(tasks["paper"], found["paper"], key)
-        text = (
-            "paper, softmax, median runs of the block class: risk computed again, standard errors"
-        )
+        text = "paper, softmax, median runs of the block class: test risk against that of their "
+        text += "parameters, standard errors"
         checks.append(at_most(text, distance, 5.0, "accuracy"))
     return checks
 
@@ -329,44 +338,94 @@ def _slope(risk, d: int, y: Array) -> tuple[Array, Array]:
     return jax.value_and_grad(at)(jax.numpy.asarray(y))
 
 
-def _landscape(task: LinearRegression, found: xr.Dataset, L: float) -> xr.Dataset:
-    """The risk of linear attention over the strengths of both routes, and the paths of the runs.
+def _landscape(task: LinearRegression, L: float) -> xr.Dataset:
+    """The risk of linear attention over the strengths of both routes.
 
     A head of strengths (s, t) has the pulls s|s| and t|t| times those of the best head of either
     route alone. What is left free, the relative scale and sign of the two routes, is set to the lowest
     risk.
     """
-    with jax.enable_x64(True):
-        best = task.minimiser(L, "linear").params
-    A, b = np.asarray(best.A), float(best.b)
-    (U,), (v,) = _rank_one(task, L)
-    c, v_x = U[-1], v[:-1]
+    (A, b), (c, v_x) = _best_of_each(task, L)
     s, t, scale = np.meshgrid(_GRID, _GRID, np.r_[-_EXCHANGE, _EXCHANGE], indexing="ij")
     by_x = (np.abs(s) * scale)[..., None, None] * A
     U = np.concatenate([by_x, t[..., None, None] * c[None]], axis=-2)
     v = np.concatenate([np.abs(t)[..., None] * v_x, (s / scale * b)[..., None]], axis=-1)
     risks = _linear_risks(task, L, _Heads(U, v)).min(axis=-1)
-    covariances = [np.asarray(m, np.float64) for m in (task.cov, task.task_cov, task.query_cov)]
-    M = np.linalg.multi_dot(covariances)
-    here = found.sel(length=L)
-    paths = {
-        name: np.sign(here[pull]) * np.sqrt(np.abs(here[pull]) / unit)
-        for name, pull, unit in (
-            ("path_block", "pull_block", b * np.sum(A * M)),
-            ("path_other", "pull_other", v_x @ M @ c),
-        )
-    }
-    pictures = xr.Dataset(
-        {
-            "landscape": (("block_strength", "other_strength"), risks),
-            **paths,
-            "start_block": here["pull_block"].isel(step=0, drop=True),
-            "start_other": here["pull_other"].isel(step=0, drop=True),
-            "arrived": (here["route_ratio"] < BLOCK_CLASS).astype(float),
-        },
+    return xr.Dataset(
+        {"landscape": (("block_strength", "other_strength"), risks)},
         {"block_strength": _GRID, "other_strength": _GRID},
     )
-    return pictures.drop_vars("length")
+
+
+def _best_of_each(task: LinearRegression, L: float) -> tuple:
+    """The best head of either route alone: (A, b) and (c, v_x)."""
+    with jax.enable_x64(True):
+        best = task.minimiser(L, "linear").params
+    (U,), (v,) = _rank_one(task, L)
+    return (np.asarray(best.A), np.asarray(best.b)), (U[-1], v[:-1])
+
+
+def _noiseless(task: LinearRegression, config: Config) -> xr.Dataset:
+    """Descent on the risk itself, linear attention, first length, from published initial weights.
+
+    The first starts are those of the runs. Paths in the coordinates of the landscape, and whether they end in the block class.
+    """
+    L, keys = config["lengths"][0], seed_keys(PUBLISHED.seed, config["starts"])
+    starts = initial_weights("paper", keys)["linear"]
+    with jax.enable_x64(True):
+        weights = jax.tree.map(lambda *w: np.stack(w).astype(np.float64), *starts)
+        every = max(1, config["steps"] // _MOMENTS)
+        risk = task.risk_function(L, "linear")
+        paths = _descended(risk, weights, 2 * config["rate"], every, config["steps"] // every)
+    head = effective(paths)
+    units = pulls(task, *(x for pair in _best_of_each(task, L) for x in pair))
+    block, other = (
+        np.sign(pull) * np.sqrt(np.abs(pull) / unit)
+        for pull, unit in zip(pulls(task, *head), units, strict=True)
+    )
+    arrived = route_ratio(*(part[:, -1] for part in head)) < BLOCK_CLASS
+    return xr.Dataset(
+        {
+            "path_block": (("path", "moment"), block),
+            "path_other": (("path", "moment"), other),
+            "path_arrives": ("path", arrived.astype(float)),
+        }
+    )
+
+
+@eqx.filter_jit
+def _descended(risk, weights: FactoredParams, rate: float, every: int, records: int):
+    """Gradient descent of a stack of heads, recorded every so many steps, the start included."""
+
+    def step(_: int, head: FactoredParams) -> FactoredParams:
+        return jax.tree.map(lambda w, g: w - rate * g, head, jax.grad(risk)(head))
+
+    def record(head: FactoredParams, _: None) -> tuple[FactoredParams, FactoredParams]:
+        return jax.lax.fori_loop(0, every, step, head), head
+
+    def one(head: FactoredParams) -> FactoredParams:
+        return jax.lax.scan(record, head, length=records + 1)[1]
+
+    return jax.vmap(one)(jax.tree.map(jax.numpy.asarray, weights))
+
+
+def _claims_of_the_landscape(found: xr.Dataset, noiseless: xr.Dataset, L: float) -> list[Check]:
+    """Runs end where the population risk leads from their start; the first pull bears on it."""
+    arrived = found["route_ratio"].sel(attention="linear", length=L).values < BLOCK_CLASS
+    leads = noiseless["path_arrives"].values > 0
+    same = (arrived == leads[: len(arrived)]).mean()
+    negative = noiseless["path_block"].isel(moment=0).values < 0
+    table = [[np.sum((leads == a) & (negative == n)) for n in (True, False)] for a in (False, True)]
+    where = f"paper, linear, L = {power(L)}"
+    return [
+        at_least(f"{where}: share of runs that end where descent without noise ends", same, _AGREE),
+        at_most(
+            f"{where}: {table[0][0]} of {sum(table[0])} starts that lead to the other route have "
+            f"b <A, M> < 0, {table[1][0]} of {sum(table[1])} of the rest; Fisher's exact test, p",
+            fisher_exact(table, alternative="greater").pvalue,
+            0.01,
+        ),
+    ]
 
 
 def _curves(final: xr.DataArray, found: xr.Dataset) -> xr.Dataset:
@@ -385,8 +444,8 @@ STUDY = Study(
     source="Section 6",
     statement="Trained on prompts of length L, softmax and linear attention merge as L grows and "
     "approach the Bayes predictor: every run that ends in the block form does. About half of the "
-    "published initialisations end in another minimum under linear attention; from "
-    "initialisation (9) every run arrives.",
+    "published initialisations end in another minimum under linear attention, those with b <A, M> < 0 "
+    "(M = Sig S Sig) more often; from initialisation (9) every run arrives.",
     formula=r"R_L^{\mathrm{softmax}} - R_L^{\mathrm{linear}} \to 0",
     method="SGD with the published hyperparameters; at quick scale at 30 times the rate, in fewer "
     "steps. Oracle exact: the gradient is the conditional expectation given task and query, so "
@@ -400,8 +459,9 @@ STUDY = Study(
     "covariance the minimum of the other route at L = 1000 satisfies the criterion (|c||v_x| = 0.02 "
     "|b||A|, twice the risk of the best head). From (9): the same head and SGD, alpha = 0.2, a "
     "random Theta for each run. Variant theory: gradient flow from (9), Theta = I, no noise. Best "
-    "heads exact, ridge regression sampled. Landscape: linear attention at the first length, in "
-    "closed form. 16 seeds: the fewest, in steps of four, for which the interval of a share of 1/2 "
+    "heads exact, ridge regression sampled. Landscape and paths: linear attention at the first length, "
+    "in closed form; the paths descend that risk, without noise, from the weights of the "
+    "runs and from more published initialisations. 16 seeds: the fewest, in steps of four, for which the interval of a share of 1/2 "
     "excludes 1/4 and that of 1/4 excludes 1/2.",
     unknown="Captions and numbers of the figures of Section 6 are not known to us: the expected conclusion is the one of the abstract.",
     quick={
@@ -409,6 +469,7 @@ STUDY = Study(
         "rate": 3e-2,
         "lengths": [10, 1000],
         "seeds": {"paper": 16, "released-code": 4, "balanced": 4},
+        "starts": 128,
         "oracle": "exact",
     },
     full={
@@ -416,6 +477,7 @@ STUDY = Study(
         "rate": 1e-3,
         "lengths": [*range(10, 100, 10), *range(100, 1001, 100)],
         "seeds": {"paper": 16, "released-code": 4, "balanced": 8},
+        "starts": 128,
         "oracle": "exact",
     },
     compute=compute,
