@@ -178,6 +178,35 @@ def test_every_statement_holds(name, reproduced):
     assert findings.verdict == STUDIES[name].judge(findings.checks)
 
 
+EXAMINED = [name for name, study in STUDIES.items() if study.examine is not None]
+
+
+@pytest.mark.parametrize("name", EXAMINED)
+def test_examine_of_stored_data_gives_the_stored_verdict(name, reproduced):
+    stored = from_dataset(_stored(reproduced, name))
+    again = STUDIES[name].findings(stored.data)
+    assert again.verdict == stored.verdict
+    assert again.checks == stored.checks
+
+
+@pytest.mark.parametrize("name", EXAMINED)
+def test_every_mutant_of_the_numbers_is_noticed(name, reproduced):
+    """Factors, powers of the length and offsets, of the stored numbers: nothing is computed again."""
+    study, data = STUDIES[name], from_dataset(_stored(reproduced, name)).data
+    assert study.notices
+    assert study.unnoticed(data) == []
+
+
+@pytest.mark.parametrize("name", EXAMINED)
+def test_every_variable_is_examined_or_said_to_be_context(name, reproduced):
+    study, data = STUDIES[name], from_dataset(_stored(reproduced, name)).data
+    assert set(study.notices) | set(study.context) == set(data.data_vars)
+    assert not set(study.notices) & set(study.context)
+    # a variable of which no mutant matters is context: a change by any factor must leave all checks holding
+    for variable in study.context:
+        assert study.findings(data.assign({variable: 3 * data[variable]})).as_expected
+
+
 @pytest.mark.parametrize("name", STUDIES)
 def test_what_is_not_finite_is_declared(name, reproduced):
     """So that the study also runs as a cell of a sweep, on processes and clusters, which take nothing else."""

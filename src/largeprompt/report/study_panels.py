@@ -5,6 +5,7 @@ from collections.abc import Callable
 import numpy as np
 import xarray as xr
 
+from ..concentration import sharp_exponent
 from . import training_panels
 from .panels import Panel, Series, Style, default_panels
 
@@ -76,8 +77,9 @@ def _finite_prompts(data: xr.Dataset) -> list[Panel]:
         Series("gradient in $U$", L, data["gradient_U_error"].values, 1),
     ]
     gaps = [
-        Series("output", L, np.maximum(data["output_gap"].values, 1e-17), 0, "points"),
-        Series("gradient in $U$", L, np.maximum(data["gradient_U_gap"].values, 1e-17), 1, "points"),
+        Series(text, L, np.maximum(gap, 1e-17), i, "points")
+        for i, (text, name) in enumerate([("output", "output"), ("gradient in $U$", "gradient_U")])
+        for gap in [np.abs(data[f"{name}_integral"].values / data[f"{name}_error"].values - 1)]
     ]
     return [
         Panel(errors, _LENGTH, "mean squared error", title="closed form"),
@@ -111,8 +113,8 @@ def _proposition_3_1(data: xr.Dataset) -> list[Panel]:
     L, slopes = data["length"].values, []
     for i, sigma in enumerate(data["sigma"].values):
         here = data.sel(sigma=sigma)
-        slopes.append(Series(f"$\\sigma={sigma:g}$", L, -here["local_slope"].values, i))
-        sharp = np.full(L.shape, -float(here["sharp_slope"]))
+        slopes.append(Series(f"$\\sigma={sigma:g}$", L, -here["slope"].values, i))
+        sharp = np.full(L.shape, sharp_exponent(float(sigma) ** 2))
         slopes.append(Series(f"limit, $\\sigma={sigma:g}$", L, sharp, i, "dotted", in_legend=False))
     title = "local exponent; dotted: limit"
     return [
@@ -125,7 +127,7 @@ def _proposition_3_4(data: xr.Dataset) -> list[Panel]:
     return [
         _with_bounds(
             data,
-            name,
+            f"{name}_value",
             f"{name}_bound",
             rf"$E\,|\partial_{name} T_L-\partial_{name} T|^2$",
             f"gradient in ${name}$; dashed: bound",
@@ -147,15 +149,15 @@ def _assumption_3_3(data: xr.Dataset) -> list[Panel]:
 
 
 def _regimes(data: xr.Dataset) -> list[Panel]:
-    x = data["x"].values
+    x, share = data["x"].values, data["largest_share"]
     panels = []
-    for name, limit, y, title in (
-        ("exponent", "limit", r"$-\ln P_2/\ln L$", "exponent"),
-        ("largest_share", "frozen_share", "$P_2$", "share of the largest weights"),
+    for rows, limit, y, title in (
+        (-np.log(share) / np.log(data["length"]), "limit", r"$-\ln P_2/\ln L$", "exponent"),
+        (share, "frozen_share", "$P_2$", "share of the largest weights"),
     ):
         curves = [
             Series(f"$L=10^{{{np.log10(L):.0f}}}$", x, row, i)
-            for i, (L, row) in enumerate(zip(data["length"].values, data[name].values, strict=True))
+            for i, (L, row) in enumerate(zip(data["length"].values, rows.values, strict=True))
         ]
         ends = Series("limit", x, data[limit].values, 6, "dashed")
         panels.append(Panel([*curves, ends], r"$x=\sigma^2/\ln L$", y, False, False, title))

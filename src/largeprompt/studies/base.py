@@ -1,16 +1,20 @@
 """What a study is, and what it returns. To add one, write a file like the others of this folder:
 
-    def compute(config, key):
-        ...                                             # a pure function of its two arguments: no files, no figures
-        return xr.Dataset(...), [at_most("statement in one line", number, bound), ...]
+    def measure(config, key):
+        return xr.Dataset(...)              # a pure function of its two arguments: no files, no figures
+
+    def examine(data):
+        return [at_most("statement in one line", data.gap.max(), bound), ...]  # of the data alone
 
     STUDY = Study(
         name="theorem-4.3", title="...", source="Theorem 4.3",
         statement="the claim in words", formula=r"TeX source, shown as MathML",
         method="what is computed, what is exact, what is estimated and with what error",
         unknown="what of the paper's statement could not be known (empty if all is)",
-        quick={"lengths": [10, 100]}, full={"lengths": [10, 100, 1000]},    # same keys, plain JSON values
-        compute=compute,
+        quick={"lengths": [10, 100]}, full={"lengths": [10, 100, 1000]},    # same keys, plain JSON
+        measure=measure, examine=examine,
+        notices={"gap": times(3) + power_of("length", 0.1)},   # changes of its numbers it must notice
+        context={"time": "drawn in the figure"},                # variables no check rests on, and why
     )
 
 and add it to `STUDIES` in `__init__.py`. A figure comes for free if the dataset has variables over a coordinate "length" (a further
@@ -24,6 +28,10 @@ dataset in `report/study_panels.py`.
     control    a case outside the hypotheses, where the conclusion must not hold: without it the study could not see a failure
     accuracy   how well the numbers are known: own error estimates, a second computation, a simulation in standard errors
 
+`examine` sees the variables and coordinates of the dataset and nothing else, so a verdict can be computed again from a stored
+result, and the power of a study can be tested: `notices` lists wrong versions of its numbers (`mutants.py`), and
+`tests/test_paper.py` asserts that each of them breaks a check, and that every variable is in `notices` or in `context`.
+
 The default rule `judge`: `not testable` if an accuracy check or a control fails (then nothing is known about the claim) or there is
 no claim; `fails` if a claim or a boundary check fails; `holds for L >= 2` if there is a boundary check, `holds` if not. The first
 claim is the number quoted with the verdict. A study with a rule of its own passes `judge=`.
@@ -31,13 +39,15 @@ claim is the number quoted with the verdict. A study with a rule of its own pass
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, SupportsFloat
 
+import numpy as np
 import xarray as xr
 from jaxtyping import Array, Key
 
 from .. import _checks
+from .mutants import Mutant
 
 Part = Literal["claim", "boundary", "control", "accuracy"]
 Word = Literal["holds", "holds for L >= 2", "fails", "not testable"]
@@ -148,9 +158,22 @@ class Study:
     method: str
     quick: Config
     full: Config
-    compute: Callable[[Config, Key[Array, ""]], tuple[xr.Dataset, list[Check]]]
+    measure: Callable[[Config, Key[Array, ""]], xr.Dataset] | None = None
+    examine: Callable[[xr.Dataset], list[Check]] | None = None
+    notices: Mapping[str, Sequence[Mutant]] = field(default_factory=dict)
+    context: Mapping[str, str] = field(default_factory=dict)
+    compute: Callable[[Config, Key[Array, ""]], tuple[xr.Dataset, list[Check]]] | None = None
     judge: Callable[[Sequence[Check]], Verdict] = judge
     unknown: str = ""
+
+    def __post_init__(self):
+        split = self.measure is not None and self.examine is not None
+        if split == (self.compute is not None):
+            raise ValueError(
+                _checks.message(
+                    "a study has either measure and examine, or compute", self.name, "pass one"
+                )
+            )
 
     def config(self, scale: str) -> Config:
         """The configuration of a scale, "quick" or "full"."""
@@ -161,6 +184,26 @@ class Study:
         return self.quick if scale == "quick" else self.full
 
     def run(self, config: Config, key: Key[Array, ""]) -> Findings:
-        """Compute and judge."""
+        """Measure, examine and judge."""
+        if self.measure is not None:
+            return self.findings(self.measure(config, key))
+        assert self.compute is not None
         data, checks = self.compute(config, key)
         return Findings(data, tuple(checks), self.judge(checks))
+
+    def findings(self, data: xr.Dataset) -> Findings:
+        """Examine and judge numbers that were measured before, or changed since."""
+        assert self.examine is not None
+        checks = tuple(self.examine(data))
+        return Findings(data, checks, self.judge(checks))
+
+    def unnoticed(self, data: xr.Dataset) -> list[str]:
+        """The mutants of `notices` that leave every check as it was: there should be none."""
+        with np.errstate(all="ignore"):  # logarithms of changed numbers need not exist
+            return [
+                f"{variable} {name}"
+                for variable, mutants in self.notices.items()
+                for mutant in mutants
+                for name, changed in mutant.of(data[variable])
+                if self.findings(data.assign({variable: changed})).as_expected
+            ]

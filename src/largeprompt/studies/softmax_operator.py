@@ -9,6 +9,9 @@ from ..attention import Head, attend
 from ..measures import Empirical
 from ._draws import normals
 from .base import Check, Config, Study, at_most
+from .mutants import plus
+
+_NAMES = ("dense_against_numpy", "streamed_against_dense", "shuffled_against_dense")
 
 
 def _by_hand(head: Head, tokens: Array, z: Array) -> np.ndarray:
@@ -19,7 +22,7 @@ def _by_hand(head: Head, tokens: Array, z: Array) -> np.ndarray:
     return softmax @ np.asarray(tokens) @ np.asarray(head.V).T
 
 
-def compute(config: Config, key: Key[Array, ""]) -> tuple[xr.Dataset, list[Check]]:
+def measure(config: Config, key: Key[Array, ""]) -> xr.Dataset:
     """Attention on an Empirical measure against softmax written out in NumPy, for both engines."""
     d, longest, queries = 6, max(config["lengths"]), 7
     everything, U, V, z = normals(key, (longest, d), (d, d), (3, d), (queries, d))
@@ -38,16 +41,22 @@ def compute(config: Config, key: Key[Array, ""]) -> tuple[xr.Dataset, list[Check
                 float(jnp.max(jnp.abs(shuffled - dense))),
             ]
         )
-    names = ("dense_against_numpy", "streamed_against_dense", "shuffled_against_dense")
     columns = np.array(gaps).T
-    data = xr.Dataset(
-        {name: ("length", column) for name, column in zip(names, columns, strict=True)},
+    return xr.Dataset(
+        {name: ("length", column) for name, column in zip(_NAMES, columns, strict=True)},
         {"length": np.array(config["lengths"], np.float64)},
     )
-    return data, [
-        at_most("T[prompt] is softmax attention", data[names[0]].max(), 1e-12),
-        at_most("streamed over blocks: the same", data[names[1]].max(), 1e-12),
-        at_most("tokens in another order: the same", data[names[2]].max(), 1e-12),
+
+
+def examine(data: xr.Dataset) -> list[Check]:
+    """All differences are rounding."""
+    texts = (
+        "T[prompt] is softmax attention",
+        "streamed over blocks: the same",
+        "tokens in another order: the same",
+    )
+    return [
+        at_most(text, data[name].max(), 1e-12) for text, name in zip(texts, _NAMES, strict=True)
     ]
 
 
@@ -62,5 +71,7 @@ STUDY = Study(
     "Exact up to rounding.",
     quick={"lengths": [20, 300, 5000]},
     full={"lengths": [1, 2, 20, 300, 1000, 5000]},
-    compute=compute,
+    measure=measure,
+    examine=examine,
+    notices={name: plus(1e-9, each="length") for name in _NAMES},
 )
