@@ -23,14 +23,14 @@ from largeprompt.measures import Empirical, Gaussian
 from largeprompt.report import folder
 from largeprompt.studies import (
     STUDIES,
+    _concentration,
     almost_sure,
     assumption_3_3,
+    assumption_4_2,
     finite_length_risk,
     finite_prompts,
     lemma_2_1,
     non_gaussian_limit,
-    proposition_3_1,
-    proposition_3_4,
     regimes,
     section_6,
     softmax_operator,
@@ -104,6 +104,15 @@ def half_scores_at_infinity(monkeypatch):
     monkeypatch.setattr(LinearRegression, "objective", wrong)
 
 
+class SquaredMoments:
+    """Tilted moments of twice the order."""
+
+    @staticmethod
+    def assumption_3_3(*arguments):
+        found = concentration.assumption_3_3(*arguments)
+        return found.assign(tilted=found.tilted**2)
+
+
 def lengths_exchanged(*arguments, **options):
     """The published experiment with the risks of its lengths in the wrong order."""
     found = dynamics.published_experiment(*arguments, **options)
@@ -119,13 +128,14 @@ BREAKS = {
         almost_sure, "growing_prompt", enlarged(concentration.growing_prompt, "distance", 4.0)
     ),
     "finite-prompts": lambda m: m.setattr(finite_prompts, "Gaussian", wrong_covariance(2.0)),
-    "proposition-3.1": lambda m: m.setattr(proposition_3_1, "Gaussian", wrong_covariance(0.5)),
+    "proposition-3.1": lambda m: m.setattr(_concentration, "Gaussian", wrong_covariance(0.5)),
     "proposition-3.4": lambda m: m.setattr(
-        proposition_3_4,
+        _concentration,
         "concentration_curve",
         enlarged(concentration.concentration_curve, "value", 3.0),
     ),
     "assumption-3.3": lambda m: m.setattr(assumption_3_3, "Gaussian", wrong_covariance(3.0)),
+    "assumption-4.2": lambda m: m.setattr(assumption_4_2, "concentration", SquaredMoments),
     "regimes": lambda m: m.setattr(
         regimes, "participation", lambda s, L: _true_participation(s / 2, L)
     ),
@@ -137,6 +147,18 @@ BREAKS = {
     "section-6": lambda m: m.setattr(section_6, "published_experiment", lengths_exchanged),
 }
 _true_participation = regimes.participation
+
+# What a break needs to be seen is less than the study itself computes: fewer tasks, lengths and scales.
+SMALLER = {
+    "proposition-3.1": {"lengths": np.geomspace(2, 1e12, 6).tolist(), "scales": [1.0, 2.0]},
+    "proposition-3.4": {"lengths": np.geomspace(2, 1e12, 6).tolist(), "scales": [1.0, 2.0]},
+    "theorem-4.3": {"covariances": STUDIES["theorem-4.3"].quick["covariances"][:1]},
+    "theorem-5.1": {
+        "covariances": STUDIES["theorem-5.1"].quick["covariances"][-1:],
+        "epsilons": [0.3],
+        "multiples": [1.0, 1000.0],
+    },
+}
 
 
 def _standard_normal(dim):
@@ -220,7 +242,7 @@ def test_what_is_not_finite_is_declared(name, reproduced):
 @pytest.mark.parametrize("name", STUDIES)
 def test_a_broken_operator_changes_the_verdict(name, monkeypatch):
     BREAKS[name](monkeypatch)
-    broken = STUDIES[name].run(STUDIES[name].quick, KEY)
+    broken = STUDIES[name].run({**STUDIES[name].quick, **SMALLER.get(name, {})}, KEY)
     assert broken.verdict.word in ("fails", "not testable")
     assert not broken.as_expected
 

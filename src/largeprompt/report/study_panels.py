@@ -202,6 +202,17 @@ def _finite_length_risk(data: xr.Dataset) -> list[Panel]:
     ]
 
 
+def _assumption_4_2(data: xr.Dataset) -> list[Panel]:
+    x, series = data["log_length"].values, []
+    for i, c in enumerate(data["c"].values):
+        for name, style in (("log_decay", "line"), ("log_decay_heavy", "dashed")):
+            y = data[name].isel(case=-1).sel(c=c).values / np.log(10)
+            text = f"$c={c:g}$" if style == "line" else f"$c={c:g}$, Cauchy tasks"
+            series.append(Series(text, x, y, i, style))
+    y = r"$\log_{10}\,(\ln L)^4\,E\,L^{-c/\sigma_w^2}$"
+    return [Panel(series, r"$\ln L$", y, log_y=False, title="the second condition")]
+
+
 PANELS: dict[str, Callable[[xr.Dataset], list[Panel]]] = {
     "lemma-2.1": _lemma_2_1,
     "softmax-operator": _softmax_operator,
@@ -211,6 +222,7 @@ PANELS: dict[str, Callable[[xr.Dataset], list[Panel]]] = {
     "proposition-3.1": _proposition_3_1,
     "proposition-3.4": _proposition_3_4,
     "assumption-3.3": _assumption_3_3,
+    "assumption-4.2": _assumption_4_2,
     "regimes": _regimes,
     "depth": _depth,
     "finite-length-risk": _finite_length_risk,

@@ -3,6 +3,7 @@
 from . import (
     almost_sure,
     assumption_3_3,
+    assumption_4_2,
     depth,
     finite_length_risk,
     finite_prompts,
@@ -38,6 +39,7 @@ STUDIES: dict[str, Study] = {
         regimes,
         depth,
         finite_length_risk,
+        assumption_4_2,
         theorem_4_3,
         theorem_5_1,
         section_6,

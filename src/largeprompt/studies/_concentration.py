@@ -280,7 +280,13 @@ def examine(data: xr.Dataset, quantity: Quantity, name: str) -> list[Check]:
     ]
 
 
-def _near(text: str, found: np.ndarray, expected: np.ndarray, high: float, part: Part) -> Check:
+def _near(
+    text: str,
+    found: np.ndarray | float,
+    expected: np.ndarray | float,
+    high: float,
+    part: Part,
+) -> Check:
     return at_most(text, np.abs(found / expected - 1).max(), high, part)
 
 

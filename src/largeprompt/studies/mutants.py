@@ -29,17 +29,17 @@ class Mutant(NamedTuple):
             yield f"{self.name} at {place}", self.change(variable).where(here, variable)
 
 
-def times(*factors: float, each: str | None = None) -> tuple[Mutant, ...]:
+def times(*factors: int | float, each: str | None = None) -> tuple[Mutant, ...]:
     """The variable multiplied by a factor."""
     return tuple(Mutant(f"times {c:g}", lambda a, c=c: a * c, each) for c in factors)
 
 
-def plus(*offsets: float, each: str | None = None) -> tuple[Mutant, ...]:
+def plus(*offsets: int | float, each: str | None = None) -> tuple[Mutant, ...]:
     """An offset added: for differences that should vanish, and for numbers whose scale is one."""
     return tuple(Mutant(f"plus {c:g}", lambda a, c=c: a + c, each) for c in offsets)
 
 
-def power_of(dim: str, *exponents: float, each: str | None = None) -> tuple[Mutant, ...]:
+def power_of(dim: str, *exponents: int | float, each: str | None = None) -> tuple[Mutant, ...]:
     """The variable multiplied by a power of a coordinate, such as the length."""
     return tuple(
         Mutant(f"times {dim}^{c:g}", lambda a, c=c: a * a[dim] ** c, each) for c in exponents
