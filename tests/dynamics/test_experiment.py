@@ -8,6 +8,7 @@ import largeprompt as lp
 from largeprompt.dynamics.experiment import (
     PUBLISHED,
     Variant,
+    balanced_weights,
     initial_weights,
     published_init,
     published_task,
@@ -103,3 +104,39 @@ def test_a_small_experiment():
     assert np.allclose(found.final_half_interval, half, rtol=1e-4)
     assert np.allclose(found.predicted.values @ published_task("released-code").cov, np.eye(5))
     assert found.attrs["variant"] == "released-code"
+
+
+def test_balanced_weights_are_initialisation_9():
+    """A = alpha Theta Theta' / |Theta Theta'|, b = alpha, nothing else; a Theta for each key."""
+    task = published_task()
+    heads = [balanced_weights(task, jax.random.key(i)).general() for i in (0, 1)]
+    for head in heads:
+        A = np.asarray(head.U)[:5, :5]
+        assert np.linalg.norm(A) == pytest.approx(PUBLISHED.alpha, rel=1e-6)
+        assert np.linalg.eigvalsh(A).min() > 0
+        np.testing.assert_allclose(A, A.T, atol=1e-8)
+        assert np.count_nonzero(head.U) == 25
+        np.testing.assert_allclose(head.v, [0, 0, 0, 0, 0, PUBLISHED.alpha], rtol=1e-6)
+    assert not np.allclose(heads[0].U, heads[1].U)
+
+
+def test_final_parameters_are_those_of_the_runs():
+    """Their closed-form risk is the test risk, and what tells the routes apart follows from them."""
+    found = lp.published_experiment(
+        steps=20, lengths=[10], seeds=3, oracle="exact", record_every=10, references=False
+    ).sel(attention="linear", length=10)
+    task = published_task()
+    for seed in range(3):
+        run = found.isel(seed=seed)
+        U, v = np.zeros((6, 6)), np.append(run.final_v_x, run.final_b)
+        U[:5, :5], U[5, :5] = run.final_A, run.final_c
+        exact = float(task.risk(lp.HeadParams(U, v), 10, "linear"))
+        assert abs(float(run.risk[-1]) - exact) <= 5 * float(run.risk_error[-1])
+        sizes = [np.linalg.norm(x) for x in (run.final_c, run.final_v_x, run.final_A)]
+        expected = sizes[0] * sizes[1] / sizes[2] / abs(float(run.final_b))
+        assert float(run.route_ratio) == pytest.approx(expected, rel=1e-12)
+        M = np.asarray(task.cov @ task.task_cov @ task.query_cov)
+        block = float(run.final_b) * np.sum(run.final_A.values * M)
+        assert float(run.pull_block[-1]) == pytest.approx(block, rel=1e-12)
+        other = run.final_v_x.values @ M @ run.final_c.values
+        assert float(run.pull_other[-1]) == pytest.approx(other, rel=1e-12)

@@ -61,6 +61,11 @@ MISTAKES = {
         lambda: lp.published_experiment("draft"),
         "variant must be one of",
     ),
+    "experiment: no such initialisation": (
+        lambda: lp.published_experiment(init="zero"),
+        "init must be 'published' or 'balanced'",
+    ),
+    "experiment: a rate of zero": (lambda: lp.published_experiment(rate=0.0), "rate must be"),
     "task_cov of another size": (
         lambda: lp.LinearRegression(EYE, np.eye(3)),
         r"task_cov must have shape \(2, 2\)",

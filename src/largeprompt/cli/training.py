@@ -270,4 +270,12 @@ def _print_experiment(data: "xr.Dataset") -> None:
         values = (trained[0], best[0], trained[1], best[1], ridge)
         rows.append([f"{L:g}", *(f"{value:.4f}" for value in values)])
     heads = ["L", "softmax, trained", "best", "linear, trained", "best", "ridge (Bayes)"]
+    if "seed" in data["route_ratio"].dims:
+        from ..dynamics.experiment import BLOCK_CLASS
+
+        arrived, runs = (data["route_ratio"] < BLOCK_CLASS).sum("seed"), data.sizes["seed"]
+        for a in ("softmax", "linear"):
+            heads.append(f"{a}, in block form")
+            for row, count in zip(rows, arrived.sel(attention=a).values, strict=True):
+                row.append(f"{count} of {runs}")
     _table(f"final test risk, variant {data.attrs['variant']}", heads, rows)
