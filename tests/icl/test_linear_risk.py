@@ -9,6 +9,7 @@ from scipy.optimize import minimize
 
 import largeprompt as lp
 from largeprompt.dynamics.experiment import published_task
+from largeprompt.icl.task import Attention
 
 from ..oracles.regression import linear_risk_by_quadrature, simulate
 
@@ -84,7 +85,8 @@ def test_linear_risk_gradient_against_finite_differences():
 def test_objective_of_a_general_head_is_exact_without_a_key():
     U, v = heads(1)[0]
     head = lp.HeadParams(U, v)
-    for L, attention in ((5, "linear"), (np.inf, "softmax")):
+    cases: list[tuple[float, Attention]] = [(5, "linear"), (np.inf, "softmax")]
+    for L, attention in cases:
         exact = TASK.objective(L, attention, like=head)(head)
         assert float(exact) == float(TASK.risk(head, L, attention))
     with pytest.raises(ValueError, match="needs a key"):

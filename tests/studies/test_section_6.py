@@ -250,7 +250,7 @@ def test_section_6_notices(name, monkeypatch, converged):
 
 
 def test_section_6_notices_starts_that_tell_nothing(monkeypatch, converged):
-    paths = section_6._noiseless()
+    paths = section_6._noiseless(published_task("paper"), CONFIG)
     paths["path_block"][:] = np.tile([[0.1], [-0.1]], (8, 1))
     assert judged(monkeypatch, converged).word == "fails"
 

@@ -95,9 +95,10 @@ def _landscape(data: xr.Dataset) -> Panel:
     lowest, nothing = risk.min(), risk[np.argmin(np.abs(t)), np.argmin(np.abs(s))]
     generator = contour_generator(s, t, risk)
     levels = [lowest + part * (nothing - lowest) for part in _LEVELS]
-    lines = [line for level in levels for line in generator.lines(level)]
+    lines = [np.asarray(line) for level in levels for line in generator.lines(level)]
     series = [
-        Series("equal risk", *line.T, 6, "dotted", in_legend=i == 0) for i, line in enumerate(lines)
+        Series("equal risk", line[:, 0], line[:, 1], 6, "dotted", in_legend=i == 0)
+        for i, line in enumerate(lines)
     ]
     for name, colour, runs in _by_end(data.isel(path=slice(_PATHS))):
         paths = zip(runs["path_block"].values, runs["path_other"].values, strict=True)

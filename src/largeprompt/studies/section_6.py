@@ -244,7 +244,7 @@ def _accuracy(
         checks.append(at_least(text, ratio, 0.98, "accuracy"))
         tested = data[["risk", "risk_error"]].isel(step=-1)
         at = {"attention": "linear"}
-        distance = np.abs(tested["risk"] - final[variant]).sel(at) / tested["risk_error"].sel(at)
+        distance = np.abs((tested["risk"] - final[variant]).sel(at)) / tested["risk_error"].sel(at)
         text = f"{variant}, linear: test risk against the closed form, standard errors"
         checks.append(at_most(text, distance.max(), 5.0, "accuracy"))
     if bool((arrived > 0).all()):
@@ -422,7 +422,7 @@ def _claims_of_the_landscape(found: xr.Dataset, noiseless: xr.Dataset, L: float)
         at_most(
             f"{where}: {table[0][0]} of {sum(table[0])} starts that lead to the other route have "
             f"b <A, M> < 0, {table[1][0]} of {sum(table[1])} of the rest; Fisher's exact test, p",
-            fisher_exact(table, alternative="greater").pvalue,
+            np.asarray(fisher_exact(table, alternative="greater"))[1],
             0.01,
         ),
     ]
