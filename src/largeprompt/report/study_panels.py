@@ -205,7 +205,8 @@ def _finite_length_risk(data: xr.Dataset) -> list[Panel]:
 def _assumption_4_2(data: xr.Dataset) -> list[Panel]:
     x, series = data["log_length"].values, []
     for i, c in enumerate(data["c"].values):
-        for name, style in (("log_decay", "line"), ("log_decay_heavy", "dashed")):
+        styles: dict[str, Style] = {"log_decay": "line", "log_decay_heavy": "dashed"}
+        for name, style in styles.items():
             y = data[name].isel(case=-1).sel(c=c).values / np.log(10)
             text = f"$c={c:g}$" if style == "line" else f"$c={c:g}$, Cauchy tasks"
             series.append(Series(text, x, y, i, style))

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import xarray as xr
 from jaxtyping import Array, Key
-from scipy.special import gammaln, logsumexp, roots_genlaguerre
+from scipy.special import gammaln, roots_genlaguerre
 
 from .. import concentration
 from ..attention import Head
@@ -66,7 +66,7 @@ def _log_decay(log_length: float, c: float, d: int, norm: float, log_density) ->
     t = np.linspace(-40.0, 60.0, _GRID)
     r = np.exp(t)
     terms = log_density(r, d) + t - c * log_length / (norm * (1 + r))
-    return float(4 * math.log(log_length) + logsumexp(terms) + math.log(t[1] - t[0]))
+    return 4 * math.log(log_length) + float(np.logaddexp.reduce(terms)) + math.log(t[1] - t[0])
 
 
 def _tilted(config: Config) -> dict:

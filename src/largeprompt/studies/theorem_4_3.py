@@ -2,10 +2,12 @@
 
 import itertools
 import math
+from collections.abc import Callable
 from typing import Any
 
 import equinox as eqx
 import jax
+import jax.numpy as jnp
 import numpy as np
 import xarray as xr
 from jax.flatten_util import ravel_pytree
@@ -44,7 +46,7 @@ def _one_task(cov: np.ndarray, lengths: list[float]) -> xr.Dataset:
     times_ = np.append(_EARLY, _LATE)
     limit = gradient_flow(task, start, math.inf, saveat=times_)
     runs = [gradient_flow(task, start, L, saveat=times_) for L in lengths]
-    restore = jax.vmap(ravel_pytree(start)[1])
+    restore = _restorer(start)
     early, whole = limit.held(_EARLY)[0], np.append(_EARLY[::20], _LATE)
     hessians = np.asarray(_hessians(limit.objective, restore(early)))
     columns: dict[str, list] = {name: [] for name in (*_AT_THE_END, *_ALONG, *_BEFORE)}
@@ -64,9 +66,11 @@ def _one_task(cov: np.ndarray, lengths: list[float]) -> xr.Dataset:
         columns["output_error"].append(_output_errors(task, restore(path), L))
         columns["parameter_gap"].append(np.linalg.norm(run.held(_EARLY)[0] - early, axis=1)[_SHOWN])
         columns["linear_response"].append(np.linalg.norm(response, axis=1)[_SHOWN])
-    dims = dict.fromkeys(_AT_THE_END, ("length",))
-    dims |= dict.fromkeys(_ALONG, ("length", "point"))
-    dims |= dict.fromkeys(_BEFORE, ("length", "time"))
+    dims: dict[str, tuple[str, ...]] = {
+        **dict.fromkeys(_AT_THE_END, ("length",)),
+        **dict.fromkeys(_ALONG, ("length", "point")),
+        **dict.fromkeys(_BEFORE, ("length", "time")),
+    }
     return xr.Dataset(
         {
             **{name: (dims[name], np.array(column)) for name, column in columns.items()},
@@ -82,6 +86,12 @@ def _one_task(cov: np.ndarray, lengths: list[float]) -> xr.Dataset:
 _AT_THE_END = ("limit_excess", "best_excess", "stationary")
 _ALONG = ("risk_gap", "gradient_gap", "output_error")
 _BEFORE = ("parameter_gap", "linear_response")
+
+
+def _restorer(like: BlockParams) -> Callable[[np.ndarray], Any]:
+    """From rows of numbers to parameters with a leading axis."""
+    restore = jax.vmap(ravel_pytree(like)[1])
+    return lambda rows: restore(jnp.asarray(rows))
 
 
 @eqx.filter_jit
@@ -176,7 +186,8 @@ def sharp_constant(cov: np.ndarray) -> float:
     def constant(t: float) -> float:
         return np.trace(cov) / 2 * (1 - 2 * t) ** (-d / 2) * (1 / t + 1 / (1 - 2 * t))
 
-    return float(minimize_scalar(constant, bounds=(1e-3, 0.499), method="bounded").fun)
+    found: Any = minimize_scalar(constant, bounds=(1e-3, 0.499), method="bounded")
+    return float(found.fun)
 
 
 def _rademacher(config: Config, key: Key[Array, ""]) -> xr.Dataset:

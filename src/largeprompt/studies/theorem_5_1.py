@@ -225,8 +225,8 @@ _D2 = [[1.0, 0.5], [0.5, 1.0]]
 
 
 def _raised(risk: xr.DataArray) -> xr.DataArray:
-    """The risk raised by a per cent at one time."""
-    return risk.where(risk.time != risk.time[30], 1.01 * risk + 1e-9)
+    """The risk three times as large at one time."""
+    return risk.where(risk.time != risk.time[30], 3 * risk + 1e-6)
 
 
 STUDY = Study(
