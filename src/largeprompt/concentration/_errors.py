@@ -1,8 +1,7 @@
 """Errors averaged over queries, as functions of the prompt length: the one place that chooses the route."""
 
 import math
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
@@ -177,10 +176,10 @@ def _check_tail(terms: np.ndarray, lengths: np.ndarray) -> None:
 
 
 class Pairing(NamedTuple):
-    """Queries, and the law of the tokens: one for all queries, or one that represents it at each of them."""
+    """Queries, and the law of the tokens: itself, or a list of laws that represent it at each of the queries."""
 
     queries: Empirical
-    laws: Sequence[Gaussian | Empirical]
+    tokens: Gaussian | Empirical | list[Empirical]
 
 
 class Pairings(NamedTuple):
@@ -227,20 +226,19 @@ def _terms(
     z, order = np.asarray(pairing.queries.points), 2 if quantity == "gradient_U" else 1
     weights = np.asarray(pairing.queries.weights, np.float64)
     weights = weights / weights.sum()
-    exact_tokens = len(pairing.laws) == 1
-    laws = [
-        law for law in pairing.laws if isinstance(law, Empirical)
-    ]  # Gaussian tokens go another way
-    table = error_table(head, laws[0] if exact_tokens else laws, z, quantity, longest=longest)
+    tokens = pairing.tokens
+    assert not isinstance(tokens, Gaussian)  # they have a route of their own
+    table = error_table(head, tokens, z, quantity, longest=longest)
     tilts = z @ np.asarray(head.U).T
-    tails = [] if exact_tokens else list(map(partial(tail_of, mu), laws, tilts))
+    laws = tokens if isinstance(tokens, list) else []
+    tails = [tail_of(mu, law, tilt) for law, tilt in zip(laws, tilts, strict=False)]
 
     def terms(lengths: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         values = table.at(np.append(lengths, 1.0)).value
         values, one_token = values[:, :-1], values[:, -1]
         missed = [
             tail.missed(value, np.asarray(one), lengths, order)
-            for tail, value, one in zip(tails, values, one_token, strict=not exact_tokens)
+            for tail, value, one in zip(tails, values, one_token, strict=False)
         ]
         return weights[:, None] * values, weights @ missed if missed else np.zeros(len(lengths))
 
@@ -264,8 +262,8 @@ def tokens_and_queries(
     those = [queries] if queries is not None else _random_queries(nu, for_queries)
     if tokens is not None:
         return Pairings(
-            [Pairing(points, [tokens]) for points in those],
-            None if coarse is None else Pairing(coarse, [tokens]),
+            [Pairing(points, tokens) for points in those],
+            None if coarse is None else Pairing(coarse, tokens),
             words,
         )
     if for_tokens is None:
@@ -320,11 +318,11 @@ def average_over(pairings: Pairings, function: Callable, head: Head, lengths: np
 
 def _average(pairing: Pairing, function: Callable, head: Head, lengths: np.ndarray) -> np.ndarray:
     weights, z = np.asarray(pairing.queries.weights, np.float64), pairing.queries.points
-    if len(pairing.laws) > 1:
-        each = zip(pairing.laws, z, strict=True)
+    if isinstance(pairing.tokens, list):
+        each = zip(pairing.tokens, z, strict=True)
         values = np.stack([np.asarray(function(head, law, query, lengths)) for law, query in each])
     else:
-        values = np.asarray(function(head, pairing.laws[0], z[:, None, :], lengths[None, :]))
+        values = np.asarray(function(head, pairing.tokens, z[:, None, :], lengths[None, :]))
     return np.tensordot(weights / weights.sum(), values, axes=1)
 
 

@@ -21,7 +21,7 @@ from ._quantities import Quantity, checked_quantity
 
 LONGEST = 1e15
 _SHORT = 16  # every length up to here is looked at: errors of dT/dU rise before they fall
-_SCAN = 57  # lengths from there on, in proportion
+_SCAN = 14  # lengths to the next thousandfold from there on
 
 
 class PromptLength(NamedTuple):
@@ -104,14 +104,18 @@ def _size_of_limit(
 
 
 def _search(route: Route, target: float) -> PromptLength:
-    """The last crossing on a coarse scan, then bisection by many points at once, then whole tokens."""
+    """The last crossing on a coarse scan, which ends a thousandfold beyond it; then bisection by many points at once, to whole tokens."""
 
     def too_large(lengths: np.ndarray) -> np.ndarray:
         found = route.evaluate(lengths)
         return found.value + 2 * found.error > target
 
-    lengths = np.concatenate([np.arange(1.0, _SHORT), np.geomspace(_SHORT, LONGEST, _SCAN)])
-    above = np.flatnonzero(too_large(lengths))
+    lengths = np.arange(1.0, _SHORT + 1)
+    large = too_large(lengths)
+    while large[-_SCAN:].any() and lengths[-1] < LONGEST:
+        further = np.geomspace(lengths[-1], min(1e3 * lengths[-1], LONGEST), _SCAN + 1)[1:]
+        lengths, large = np.append(lengths, further), np.append(large, too_large(further))
+    above = np.flatnonzero(large)
     last = int(above[-1]) if above.size else -1
     if last == len(lengths) - 1:
         left = float(route.evaluate(lengths[-1:]).value[0])
