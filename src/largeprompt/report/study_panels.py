@@ -149,15 +149,15 @@ def _assumption_3_3(data: xr.Dataset) -> list[Panel]:
 
 
 def _regimes(data: xr.Dataset) -> list[Panel]:
-    x, share = data["x"].values, data["largest_share"]
+    x, share, lengths = (data[n].values for n in ("x", "largest_share", "length"))
     panels = []
     for rows, limit, y, title in (
-        (-np.log(share) / np.log(data["length"]), "limit", r"$-\ln P_2/\ln L$", "exponent"),
+        (-np.log(share) / np.log(lengths)[:, None], "limit", r"$-\ln P_2/\ln L$", "exponent"),
         (share, "frozen_share", "$P_2$", "share of the largest weights"),
     ):
         curves = [
             Series(f"$L=10^{{{np.log10(L):.0f}}}$", x, row, i)
-            for i, (L, row) in enumerate(zip(data["length"].values, rows.values, strict=True))
+            for i, (L, row) in enumerate(zip(lengths, rows, strict=True))
         ]
         ends = Series("limit", x, data[limit].values, 6, "dashed")
         panels.append(Panel([*curves, ends], r"$x=\sigma^2/\ln L$", y, False, False, title))

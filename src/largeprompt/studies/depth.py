@@ -130,7 +130,8 @@ def measure(config: Config, key: Key[Array, ""]) -> xr.Dataset:
         {"layer": np.arange(1, depth + 1), "length": np.array(lengths, np.float64)},
     )
     ends = [lengths[0], lengths[-1]]
-    return data.merge(_at_a_query(jax.random.fold_in(key, 1), ends, config["by_hand"]))
+    at_a_query = _at_a_query(jax.random.fold_in(key, 1), ends, config["by_hand"])
+    return data.merge(at_a_query, compat="no_conflicts")
 
 
 def examine(data: xr.Dataset) -> list[Check]:

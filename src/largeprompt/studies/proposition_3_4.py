@@ -18,7 +18,8 @@ def measure(config: Config, key: Key[Array, ""]) -> xr.Dataset:
     data = xr.Dataset()
     for name, quantity in _QUANTITIES.items():
         found = _concentration.measure(quantity, config)
-        data = data.merge(found.rename({n: f"{name}_{n}" for n in found.data_vars}))
+        renamed = found.rename({n: f"{name}_{n}" for n in found.data_vars})
+        data = data.merge(renamed, compat="no_conflicts")
     return data
 
 

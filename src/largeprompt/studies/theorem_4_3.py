@@ -272,6 +272,7 @@ def examine(data: xr.Dataset) -> list[Check]:
             at_least(f"{text}: the same, smallest", pace.min(), -1.05, "accuracy"),
         ]
     gap, response = at["parameter_gap"], at["linear_response"]
+    second_order = np.abs(gap / response - 1).max(-1)  # (task, length)
     end = at["risk_gap"].shape[-1] // 2 - 1  # of the infinite path, where its prediction is perfect
     identity = 2 * at["risk_gap"][..., end] / at["output_error"][..., end]
     at_start = at["output_error"][:, L == _CHECKED, 0].squeeze(1) / at["start_by_hand"]
@@ -280,8 +281,13 @@ def examine(data: xr.Dataset) -> list[Check]:
         *checks,
         at_most(
             f"|theta_L - theta_inf| on [0, {_T:g}] against its first order, L = {last}: relative difference",
-            np.abs(gap / response - 1)[:, -1].max(),
+            second_order[:, -1].max(),
             0.02,
+        ),
+        at_most(
+            "that difference is of second order: largest ratio from each L to the next",
+            (second_order[:, 1:] / second_order[:, :-1]).max(),
+            0.5,
         ),
         between(
             f"|theta_L - theta_inf| / t at t = {at['time'][0]:g} over the gradient gap at the start, smallest",
