@@ -14,6 +14,7 @@ import xarray as xr
 import largeprompt as lp
 from largeprompt.dynamics.experiment import published_task
 from largeprompt.studies import section_6
+from largeprompt.studies.base import INFINITE
 
 KEY = jax.random.key(0)
 LENGTHS = [10.0, 1000.0]
@@ -253,6 +254,17 @@ def test_section_6_notices_starts_that_tell_nothing(monkeypatch, converged):
     paths = section_6._noiseless(published_task("paper"), CONFIG)
     paths["path_block"][:] = np.tile([[0.1], [-0.1]], (8, 1))
     assert judged(monkeypatch, converged).word == "fails"
+
+
+def test_section_6_can_be_stored_when_nobody_arrives(monkeypatch, converged):
+    """What is not finite is declared, as the store asks."""
+    wrong = mutated(converged, _other_route_for_all, PAPER)
+    monkeypatch.setattr(section_6, "published_experiment", wrong)
+    data = section_6.STUDY.run(CONFIG, KEY).data
+    assert np.all(np.isinf(data["gap"]))
+    infinite = [name for name, x in data.data_vars.items() if not np.all(np.isfinite(x))]
+    assert infinite == ["gap"]
+    assert INFINITE in data["gap"].attrs
 
 
 def test_section_6_class_is_not_decided_by_the_risk(monkeypatch, converged):

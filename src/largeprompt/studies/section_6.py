@@ -72,7 +72,9 @@ def compute(config: Config, key: Key[Array, ""]) -> tuple[xr.Dataset, list[Check
     )
     picture = _landscape(tasks["paper"], lengths[0])
     parts = [curves, shares, gaps, others, noiseless, picture]
-    return xr.merge(parts, combine_attrs="drop"), checks
+    data = xr.merge(parts, combine_attrs="drop")
+    data["gap"].attrs[INFINITE] = "where no pair of runs is in the block class"
+    return data, checks
 
 
 class _Heads(NamedTuple):
@@ -148,9 +150,8 @@ def _gaps(final: xr.DataArray, arrived: xr.DataArray) -> xr.Dataset:
         found = (pairs.min(), np.median(pairs), pairs.max()) if pairs.size else [math.inf] * 3
         columns.append(found)
     names = ["smallest", "median", "largest"]
-    about = {INFINITE: "where no pair of runs is in the block class"}
-    gap = xr.Variable(("statistic", "length"), np.transpose(columns), about)
-    return xr.Dataset({"gap": gap}, {"statistic": names, "length": final["length"]})
+    coordinates = {"statistic": names, "length": final["length"]}
+    return xr.Dataset({"gap": (("statistic", "length"), np.transpose(columns))}, coordinates)
 
 
 def _claims_of_pairs(
