@@ -2,6 +2,7 @@
 
 import itertools
 
+import mpmath
 import numpy as np
 
 from .attention import softmax_weights
@@ -51,3 +52,43 @@ def simulate_gaussian_prompts(*, mean, factor, U, V, z, L, n, seed) -> dict:
         rows["U"].append(np.sum((dU - dU_inf) ** 2))
         rows["V"].append(len(V) * np.sum((average - x_inf) ** 2))
     return {name: np.array(values) for name, values in rows.items()}
+
+
+def enumerate_in_digits(*, atoms, weights, U, V, z, L, digits=120) -> dict:
+    """`enumerate_prompts` in mpmath, prompt by prompt up to order: for errors that are tiny beside the tokens. U, V as there, no "second"."""
+    with mpmath.workdps(digits):
+        X = [mpmath.matrix(row) for row in np.asarray(atoms, float).tolist()]
+        w = [mpmath.mpf(float(value)) for value in weights]
+        U, V, z = (mpmath.matrix(np.asarray(a, float).tolist()) for a in (U, V, z))
+        tilt = U * z
+        terms = [mpmath.exp((x.T * tilt)[0]) for x in X]
+
+        def attend(p: list) -> tuple:
+            """(mean, V Cov) under unnormalised weights of the atoms."""
+            total = mpmath.fsum(p)
+            mean = sum((q / total * x for q, x in zip(p, X, strict=True)), 0 * X[0])
+            gaps = [x - mean for x in X]
+            cov = sum(q / total * g * g.T for q, g in zip(p, gaps, strict=True))
+            return mean, V * cov
+
+        def square(matrix) -> mpmath.mpf:
+            return mpmath.fsum(entry**2 for entry in matrix)
+
+        limit, limit_cov = attend([a * b for a, b in zip(w, terms, strict=True)])
+        found = {"mean": 0 * (V * limit), "output": 0, "U": 0, "V": 0}
+        for chosen in itertools.combinations_with_replacement(range(len(X)), L):
+            counts = [chosen.count(a) for a in range(len(X))]
+            chance = mpmath.factorial(L) / sum(w) ** L
+            for count, weight in zip(counts, w, strict=True):
+                chance *= weight**count / mpmath.factorial(count)
+            if not chance:
+                continue
+            mean, cov = attend([count * term for count, term in zip(counts, terms, strict=True)])
+            found["mean"] += chance * (V * mean)
+            found["output"] += chance * square(V * (mean - limit))
+            found["U"] += chance * square(z) * square(cov - limit_cov)
+            found["V"] += chance * V.rows * square(mean - limit)
+        return {
+            "mean": np.array([float(entry) for entry in found.pop("mean")]),
+            **{name: float(value) for name, value in found.items()},
+        }

@@ -38,9 +38,12 @@ from .gaussian import GradientError
 
 LONGEST = 1e15
 _ONE_LENGTH, _MANY_LENGTHS = 384, 640  # nodes for one length, and for lengths from 1 to LONGEST
+_STEP = 0.22  # of the nodes in tau, or less; more only where even _RARE does not help
 _DROP = 37.0  # integrands are cut on the left where e^-37 of their mass is outside,
-_LAST = 50.0  # and on the right at tS = 50
+_LAST = 50.0  # and on the right at tS = 50 for every prompt,
+_RARE = 100.0  # or, if the step became too large, for all prompts but a part e^-100 that is counted as error
 _ACCURACY = 1e-9  # largest relative error that is returned
+_EPSILON = 2.0**-52
 _ROUNDING = 2e-14  # of the sums, relative to the same sums with all terms positive
 _SAFETY = 4.0  # the identities see the errors in other proportions than the quantities do
 _BATCH = 64  # pairs of query and length that are integrated at once
@@ -57,6 +60,7 @@ class _Law(NamedTuple):
     ]  # e^{s_a}; the largest score is shifted to 0, which changes no softmax
     least: Float[Array, ""]  # smallest growth
     centred: Float[Array, "atoms d"]  # x_a - x_inf
+    rounding: Float[Array, ""]  # of the scores
 
 
 def _law(atoms: Empirical, tilt: Float[Array, " d"]) -> _Law:
@@ -69,7 +73,10 @@ def _law(atoms: Empirical, tilt: Float[Array, " d"]) -> _Law:
     limit = weights * growth
     points = _from_heaviest(atoms.points, limit)
     centred = points - limit @ points / jnp.sum(limit)
-    return _Law(weights, growth, jax.lax.stop_gradient(jnp.min(growth)), centred)
+    largest = jnp.max(jnp.where(present, jnp.sum(atoms.points**2, axis=1), 0.0))
+    rounding = _EPSILON * jnp.sqrt(largest * jnp.sum(tilt**2))
+    least, rounding = jax.lax.stop_gradient((jnp.min(growth), rounding))
+    return _Law(weights, growth, least, centred, rounding)
 
 
 def _from_heaviest(points: Array, weights: Float[Array, " atoms"]) -> Float[Array, "atoms d"]:
@@ -97,7 +104,7 @@ class _Block(NamedTuple):
     def moment(self, power: int, values: Float[Array, "atoms ..."]) -> Float[Array, "block ..."]:
         """E_t[u^power values]."""
         weights = self.law.weights * self.law.growth**power
-        scale = self.total ** (power - 1) / self.mean**power
+        scale = (self.total / self.mean) ** power / self.total  # in an order that stays in range
         found = self.decay @ (weights * values.T).T
         return (scale * found.T).T
 
@@ -107,9 +114,8 @@ class _Block(NamedTuple):
         return self.change @ (weights[:, None] * values) / self.mean[:, None]
 
 
-def _at_nodes(law: _Law, tau: Float[Array, " block"]) -> tuple[_Block, Array, Array]:
-    """The block, ln phi_0 and ln E_t[t e^s] at nodes t = e^tau."""
-    t = jnp.exp(tau)
+def _decay(law: _Law, t: Float[Array, " block"]) -> tuple[Array, Array, Array]:
+    """exp(-t (e^s - least)), expm1(-t e^s), and their sums (w decay, w e^s decay, ln phi_0)."""
     decay = jnp.exp(-t[:, None] * (law.growth - law.least))
     missing = jnp.expm1(-t[:, None] * law.growth)
     total, mean = (decay @ jnp.stack([law.weights, law.weights * law.growth], axis=1)).T
@@ -117,6 +123,13 @@ def _at_nodes(law: _Law, tau: Float[Array, " block"]) -> tuple[_Block, Array, Ar
     near = tail < 0.5  # ln phi_0 is multiplied by L: it needs full relative accuracy at small t
     far = jnp.log(total) - t * law.least
     log_phi = jnp.where(near, jnp.log1p(-jnp.where(near, tail, 0.5)), far)
+    return decay, missing, jnp.stack([total, mean, log_phi])
+
+
+def _at_nodes(law: _Law, tau: Float[Array, " block"]) -> tuple[_Block, Array, Array]:
+    """The block, ln phi_0 and ln E_t[t e^s] at nodes t = e^tau."""
+    t = jnp.exp(tau)
+    decay, missing, (total, mean, log_phi) = _decay(law, t)
     change = jnp.where((t < 1)[:, None], missing * jnp.exp(t * law.least)[:, None], decay)
     return _Block(law, t, decay, change, total, mean), log_phi, tau + jnp.log(mean / total)
 
@@ -132,6 +145,7 @@ class _Form(NamedTuple):
     sums: Callable[[Head, Empirical, _Law], Callable[[_Block], Columns]]
     # (sums, E_t u^2, 1/L) -> E_t[M] / (L E_t e^s)^K, and the same with all terms positive
     at_length: Callable[[Columns, Array, Array], tuple[Array, Array]]
+    largest: Callable[[Head, _Law], Array]  # |M| / S^K is at most this, for every prompt
     width: Callable[[Head], int]  # numbers held for each atom and node
 
 
@@ -143,6 +157,11 @@ class _Sums(NamedTuple):
     log_mean: Float[Array, " nodes"]  # ln E_t[t e^s]
     moments: Float[Array, "nodes powers"]  # E_t u^k for k = 2, ..., max(K, 2)
     columns: Columns
+    largest: Float[Array, ""]
+    rounding: Float[Array, ""]  # of the scores
+    log_phi_beyond: Float[
+        Array, ""
+    ]  # phi_0^L there bounds the prompts that go beyond the last node
 
 
 def _one_token_sums(
@@ -151,10 +170,7 @@ def _one_token_sums(
     """The sums of one query, on nodes for lengths from ends[0] to ends[1]."""
     law = _law(atoms, tilt)
     sums, order = form.sums(head, atoms, law), max(form.order, 2)
-    # S is at most L and at least L times the smallest growth; E_t[u f] of a mean vanishes with t, so it counts as of order 2
-    low = -jnp.log(ends[1]) - _DROP / order
-    high = math.log(_LAST) - jnp.log(ends[0]) - jnp.log(law.least)
-    tau = jnp.linspace(low, high, nodes)
+    tau, beyond = _window(law, ends, order, nodes)
 
     @jax.checkpoint  # reverse mode computes the exponentials again rather than keep them
     def at_nodes(tau: Float[Array, " block"]) -> tuple[Array, Array, Array, Columns]:
@@ -169,7 +185,34 @@ def _one_token_sums(
     blocks = jnp.pad(tau, (0, -nodes % size), mode="edge").reshape(-1, size)
     found = jax.lax.map(at_nodes, blocks)
     found = jax.tree.map(lambda a: a.reshape(-1, *a.shape[2:])[:nodes], found)
-    return _Sums(tau[1] - tau[0], *found)
+    largest = jax.lax.stop_gradient(form.largest(head, law))
+    return _Sums(tau[1] - tau[0], *found, largest, law.rounding, beyond)
+
+
+def _window(
+    law: _Law, ends: tuple[Array, Array], order: int, nodes: int
+) -> tuple[Float[Array, " nodes"], Float[Array, ""]]:
+    """Nodes tau for lengths from ends[0] to ends[1], and ln phi_0 at half the last t (-inf if no prompt is cut).
+
+    A prompt needs the nodes up to tS = 50, S between L times the smallest growth and L. Cut at t it loses at most 3 e^{-tS/2}
+    of its integral, in the mean 3 phi_0(t/2)^L.
+    """
+    law = jax.lax.stop_gradient(law)
+    # the integrand of a mean, E_t[u f] with E_0[u f] = 0, is of order 2 at small t
+    low = -jnp.log(ends[1]) - _DROP / order
+    full = math.log(_LAST) - jnp.log(ends[0]) - jnp.log(law.least)
+
+    def log_phi(tau: Array) -> Array:
+        return _decay(law, jnp.exp(tau)[None] / 2)[2][2, 0]
+
+    def bisect(_: Array, bounds: tuple[Array, Array]) -> tuple[Array, Array]:
+        middle = (bounds[0] + bounds[1]) / 2
+        rare = ends[0] * log_phi(middle) < -_RARE
+        return jnp.where(rare, bounds[0], middle), jnp.where(rare, middle, bounds[1])
+
+    rare = jax.lax.fori_loop(0, 10, bisect, (low, full))[1]
+    high = jnp.minimum(full, jnp.maximum(rare, low + _STEP * nodes))
+    return jnp.linspace(low, high, nodes), jnp.where(high < full, log_phi(high), -jnp.inf)
 
 
 def _integral(form: _Form, sums: _Sums, L: Float[Array, ""]) -> tuple[Array, Float[Array, ""]]:
@@ -184,11 +227,14 @@ def _integral(form: _Form, sums: _Sums, L: Float[Array, ""]) -> tuple[Array, Flo
     value, size = (jnp.tensordot(rule(form.order), a, axes=1) for a in (integrand, terms))
     checked = max(form.order, 2)
     unit = jnp.sum(rule(checked) * _power_of_total(sums.moments.T, 1 / L))
-    value_, size, unit, step = jax.lax.stop_gradient((value, size, unit, sums.step))
-    kept = jnp.abs(value_) if value_.ndim == 0 else size  # entries of a matrix may vanish
-    cancelled = jnp.max(jnp.where(size > 0, size / jnp.where(size > 0, kept, 1.0), 0.0))
-    identity = _SAFETY * jnp.abs(unit - 1) + _aliasing(step, checked)
-    return value, jnp.where(cancelled > 0, identity + _ROUNDING * cancelled, identity)
+    error = _SAFETY * jnp.abs(unit - 1) + _aliasing(sums.step, checked)
+    error = error + 2 * checked * sums.rounding  # each p_i changes by the factor e^{2 rounding}
+    # a squared error is positive; entries of a vector or a matrix may vanish, and are measured by the largest they can be
+    reference = value if value.ndim == 0 else sums.largest
+    lost = _ROUNDING * jnp.max(size) + 3 * sums.largest * jnp.exp(L * sums.log_phi_beyond)
+    zero = sums.largest == 0  # one atom
+    error = error + jnp.where(zero, 0.0, lost / jnp.where(zero, 1.0, reference))
+    return value, jax.lax.stop_gradient(error)
 
 
 def _aliasing(step: Float[Array, ""], order: int) -> Float[Array, ""]:
@@ -342,10 +388,30 @@ def _jacobian_at_length(columns: Columns, u2: Array, inverse: Array) -> tuple[Ar
     return total(values, -1), total(terms, 1)
 
 
-_MEAN = _Form(1, _mean_sums, _mean_at_length, lambda head: 1)
-_MATRIX = _Form(2, _matrix_sums, _matrix_at_length, lambda head: 1)
-_OUTPUT = _Form(2, _output_sums, _output_at_length, lambda head: 1)
-_JACOBIAN = _Form(4, _jacobian_sums, _jacobian_at_length, lambda head: head.out_dim * head.dim)
+def _largest_output(head: Head, law: _Law) -> Float[Array, ""]:
+    """Largest |V b|^2 of an atom: T_L - T_inf is a mean of V b."""
+    return jnp.max(jnp.sum((law.centred @ head.V.T) ** 2, axis=1))
+
+
+def _largest_mean(head: Head, law: _Law) -> Float[Array, ""]:
+    return jnp.sqrt(_largest_output(head, law))
+
+
+def _largest_jacobian(head: Head, law: _Law) -> Float[Array, ""]:
+    """|V Cov_p - V Cov_inf| is at most 3 max |V b| max |b|."""
+    return 9 * _largest_output(head, law) * jnp.max(jnp.sum(law.centred**2, axis=1))
+
+
+_MEAN = _Form(1, _mean_sums, _mean_at_length, _largest_mean, lambda head: 1)
+_MATRIX = _Form(2, _matrix_sums, _matrix_at_length, _largest_output, lambda head: 1)
+_OUTPUT = _Form(2, _output_sums, _output_at_length, _largest_output, lambda head: 1)
+_JACOBIAN = _Form(
+    4,
+    _jacobian_sums,
+    _jacobian_at_length,
+    _largest_jacobian,
+    lambda head: head.out_dim * head.dim,
+)
 
 
 @eqx.filter_jit
