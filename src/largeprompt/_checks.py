@@ -136,7 +136,7 @@ def number(
     """`value` as a Python float in the range said."""
     try:
         found = float(value)
-    except (TypeError, ValueError, jax.errors.JAXTypeError) as error:
+    except (TypeError, ValueError, OverflowError, jax.errors.JAXTypeError) as error:
         raise ValueError(message(f"{name} must be a number", repr(value), fix)) from error
     if not (found >= least and found > above and (math.isfinite(found) or not finite)):
         bounds = [f">= {least:g}"] * (least > -math.inf) + [f"> {above:g}"] * (above > -math.inf)

@@ -65,12 +65,42 @@ def test_participation_follows_the_exponent():
         (1e200, 1e300, "frozen"),
     ],
 )
-def test_regimes_and_their_sentences(sigma, L, name):
+def test_regime_names(sigma, L, name):
     found = lp.regime(sigma, L)
     assert found.name == name
-    words = {"self-averaging": "averages", "rare tokens": "rare tokens", "frozen": "maximum"}
+    words = {"self-averaging": "self-averaging", "rare tokens": "rare tokens", "frozen": "maximum"}
     assert words[name] in found.sentence
     assert 0 <= found.exponent <= 1
+
+
+@pytest.mark.parametrize(("sigma", "L"), [(0.0, 8), (1.0, 2), (3.0, 30), (3.0, 1000), (6.0, 1000)])
+def test_regime_says_the_error_of_simulated_prompts(sigma, L):
+    """20,000 scalar prompts in NumPy: both numbers within 6 standard errors (a false alarm has probability below 1e-7)."""
+    rng = np.random.default_rng(7)
+    found = lp.regime(sigma, L)
+    squares, errors = [], []
+    for _ in range(20):
+        tokens = rng.normal(size=(1000, L))
+        weights = np.exp(sigma * (tokens - tokens.max(axis=1, keepdims=True)))
+        weights /= weights.sum(axis=1, keepdims=True)
+        squares.append(np.sum(weights**2, axis=1))
+        errors.append((np.sum(weights * tokens, axis=1) - sigma) ** 2 / (1 + sigma**2))
+    for value, samples in ((found.p2, squares), (found.relative_error, errors)):
+        samples = np.concatenate(samples)
+        error = samples.std() / math.sqrt(samples.size) + 1e-15
+        assert abs(samples.mean() - value) < 6 * error
+    assert f"P_2 = {found.p2:.2g}" in found.sentence
+    assert f"squared error is {found.relative_error:.2g} of" in found.sentence
+
+
+def test_regime_at_the_ends():
+    assert lp.regime(5.0, 1)[-3:-1] == (1.0, 1.0)  # one token has all the weight
+    assert lp.regime(5.0, math.inf)[-3:-1] == (0.0, 0.0)
+    assert lp.regime(0.0, 2**70).p2 == pytest.approx(2.0**-70)
+    for sigma, L in ((1e3, 5), (1e200, 1e6), (1.0, 1e200)):  # outside the domain of participation
+        unknown = lp.regime(sigma, L)
+        assert math.isnan(unknown.p2)
+        assert "not resolved" in unknown.sentence
 
 
 def test_regime_map_agrees_with_regime():

@@ -9,6 +9,11 @@ from .things import EYE, GAUSSIAN, HEAD, KEY, PROMPT
 
 MISTAKES = {
     "length below one": (lambda: lp.output_error(HEAD, GAUSSIAN, [1, 0], 0.5), "L must be >= 1"),
+    "length beyond 1e100": (
+        lambda: lp.output_error(HEAD, GAUSSIAN, [1, 0], 1e155),
+        "at most 1e\\+100",
+    ),
+    "sigma beyond 1e8": (lambda: lp.participation(1e9, 1e3), "at most 1e\\+08"),
     "length NaN": (lambda: lp.finite_mean(HEAD, GAUSSIAN, [1, 0], np.nan), "L must be >= 1"),
     "length negative": (lambda: lp.gradient_error(HEAD, PROMPT, [1, 0], -3), "L must be >= 1"),
     "queries and lengths do not broadcast": (

@@ -112,6 +112,32 @@ def test_far_outside_the_tested_domain_it_stays_sane():
     assert np.all(gap <= 2 * np.asarray(found.error)[:, 0])
 
 
+def test_astronomic_lengths():
+    """P_k -> e^{k(k-1) sigma^2/2} / L^{k-1} and P_22 -> P_2^2, relative to e^{c sigma^2}/L with c at most 4."""
+    L = 10.0 ** np.arange(20, 101, 8)
+    for sigma in (0.0, 0.5, 1.0, 2.0):
+        found, tilt = participation(sigma, L), math.exp(sigma**2)
+        assert np.all(np.asarray(found.error) < 1e-12)
+        for value, limit in (
+            (found.p2, tilt / L),
+            (found.p3, tilt**3 / L / L),
+            (found.p22, tilt**2 / L / L),
+        ):
+            assert np.all(np.abs(value / limit - 1) <= found.error + 6 * tilt**4 / L)
+
+
+def test_integers_of_any_size():
+    assert float(participation(1.0, 2**64).p2) == float(participation(1.0, 2.0**64).p2)
+    assert participation(0.0, [2**80, 3]).p2.shape == (2,)
+
+
+@pytest.mark.parametrize("L", [1.01e100, 1e155, 1e300, 10**200, 10**400])
+def test_lengths_out_of_range(L):
+    """Where P_22 would underflow, or everything become NaN."""
+    with pytest.raises(ValueError, match="L must be"):
+        participation(1.0, L)
+
+
 @pytest.mark.parametrize("row", REFERENCE["moments"][1::2], ids=lambda row: str(row["ks"]))
 def test_higher_moments(row):
     found = participation_moment(tuple(row["ks"]), float(row["sigma"]), float(row["L"]))

@@ -15,6 +15,7 @@ from .. import _checks
 from .._typing import ArrayInput
 from ..attention import Head
 from ..measures import AbstractMeasure, Gaussian
+from ..prompts import participation
 
 _AVERAGING, _FROZEN = 2 / 3, 2.0  # thresholds in sigma^2 / ln L
 
@@ -49,13 +50,20 @@ def covariance_root(cov: np.ndarray) -> np.ndarray:
 
 
 class Regime(NamedTuple):
-    """Where a score deviation and a length stand: `x` = sigma^2/ln L, the exponent f(x), and the lengths of the transitions."""
+    """Where a score deviation and a length stand.
+
+    Exact, for this sigma and L: `p2` = E sum_i p_i^2 (1/p2 is the effective number of tokens) and `relative_error`, the squared
+    error of a scalar output divided by that of one token; NaN where `participation` does not resolve them. Asymptotic, as L grows
+    at fixed `x` = sigma^2/ln L: the regime's `name`, the exponent f(x), and the lengths of the transitions.
+    """
 
     name: Literal["self-averaging", "rare tokens", "frozen"]
     x: float
     exponent: float
     averaging_from: float
     frozen_until: float
+    p2: float
+    relative_error: float
     sentence: str
 
 
@@ -69,15 +77,17 @@ def regime_exponent(x: float) -> float:
 def regime(sigma: ArrayInput, L: ArrayInput) -> Regime:
     """Is a prompt of L tokens long enough for scores of deviation sigma?
 
-    The weights average themselves for L >= e^{1.5 sigma^2}, are carried by a few rare tokens below, and by the largest
-    score alone for L <= e^{sigma^2/2}. The thresholds are sharp as L grows; at moderate L they are cross-overs.
+    P_2 and the squared error are exact. At one query the error of tokens N(0, 1) and a scalar output is
+    P_2 + sigma^2 (P_2 - 6 P_3 + 6 P_22), which is 1 + sigma^2 for one token. The regime is asymptotic: weights average themselves
+    for L >= e^{1.5 sigma^2}, are carried by a few rare tokens below, and by the largest score alone for L <= e^{sigma^2/2}. These
+    thresholds are sharp as L grows; at moderate L they are cross-overs, and P_2 says how far along.
 
     >>> import largeprompt as lp
-    >>> here = lp.regime(sigma=1.0, L=1000)
-    >>> (here.name, round(here.exponent, 3), round(here.averaging_from, 1))
-    ('self-averaging', 0.855, 4.5)
-    >>> lp.regime(sigma=6.0, L=1000).name
-    'frozen'
+    >>> here = lp.regime(sigma=3.0, L=1000)
+    >>> (here.name, round(1 / here.p2, 1), round(here.relative_error, 3))
+    ('rare tokens', 7.3, 0.035)
+    >>> (round(here.exponent, 3), f"{here.averaging_from:.1e}")
+    (0.046, '7.3e+05')
     """
     sigma = _checks.number(
         "sigma", sigma, "pass the standard deviation sqrt(u'Gu) of the scores", least=0.0
@@ -89,26 +99,52 @@ def regime(sigma: ArrayInput, L: ArrayInput) -> Regime:
         _exponential(c * variance) for c in (1 / _AVERAGING, 1 / _FROZEN)
     )
     exponent = regime_exponent(x)
-    share = f"L^-{exponent:.2f}" + (f" = {L**-exponent:.2g}" if math.isfinite(L) else "")
+    p2, relative_error = _exact(sigma, L)
     if x <= _AVERAGING:
         name = "self-averaging"
-        sentence = (
-            f"Softmax averages over many tokens: its squared error is about {share} of that of one token, and falls like 1/L "
-            f"once the prompt is well beyond {_tokens(averaging_from)}."
+        asymptotic = (
+            f"the weights are self-averaging, P_2 ~ L^-{exponent:.2f}; "
+            f"the error falls like 1/L well beyond {_tokens(averaging_from)}."
         )
     elif x < _FROZEN:
         name = "rare tokens"
-        sentence = (
-            f"A few rare tokens carry most of the weight: the squared error is about {share} of that of one token; averaging "
-            f"sets in at about {_tokens(averaging_from)}."
+        asymptotic = (
+            f"a few rare tokens carry the weights, P_2 ~ L^-{exponent:.2f}; "
+            f"averaging sets in at {_tokens(averaging_from)}."
         )
     else:
         name = "frozen"
-        sentence = (
-            "The largest score takes nearly all the weight: attention is a hard maximum, far from its infinite-prompt limit, "
-            f"until the prompt is longer than about {_tokens(frozen_until)}."
-        )
-    return Regime(name, x, exponent, averaging_from, frozen_until, sentence)
+        asymptotic = f"softmax is frozen to a hard maximum, up to {_tokens(frozen_until)}."
+    asymptotic = f"Asymptotically (sigma^2/ln L = {x:.2g}) {asymptotic}"
+    sentence = f"{_in_words(p2, relative_error)} {asymptotic}"
+    return Regime(name, x, exponent, averaging_from, frozen_until, p2, relative_error, sentence)
+
+
+def _exact(sigma: float, L: float) -> tuple[float, float]:
+    """P_2, and the squared error relative to one token, for tokens N(0, 1) and scores of deviation sigma."""
+    if L == 1:
+        return 1.0, 1.0
+    try:
+        found = participation(sigma, L)
+    except ValueError:  # outside its domain: huge sigma in a short prompt, or L beyond 1e100
+        return math.nan, math.nan
+    p2, p3, p22 = (float(value) for value in (found.p2, found.p3, found.p22))
+    share = sigma * sigma / (1 + sigma * sigma)
+    return p2, (1 - share) * p2 + share * (p2 - 6 * p3 + 6 * p22)
+
+
+def _in_words(p2: float, relative_error: float) -> str:
+    if math.isnan(p2):
+        return "P_2 is not resolved here."
+    if p2 == 0:
+        return "The infinite prompt has no error."
+    count = 1 / p2
+    number = f"{count:.1f}" if count < 1e4 else f"{count:.1e}"
+    tokens = "1 token" if p2 == 1 else f"{number} equal tokens"
+    return (
+        f"The weights are worth {tokens} (P_2 = {p2:.2g}), and the squared error is "
+        f"{relative_error:.2g} of that of one token."
+    )
 
 
 def regime_map(sigma_max: float = 8.0, longest: float = 1e12, resolution: int = 200) -> xr.Dataset:
@@ -139,7 +175,8 @@ def _exponential(x: float) -> float:
 def _tokens(count: float) -> str:
     if math.isinf(count):
         return "more than 1e308 tokens"
-    return f"{count:.0f} tokens" if count < 1e4 else f"{count:.1e} tokens"
+    number = f"{count:.0f}" if count < 1e4 else f"{count:.1e}"
+    return f"about {number} token{'' if number == '1' else 's'}"
 
 
 class Horizon(NamedTuple):

@@ -13,20 +13,19 @@ from .._typing import ArrayInput
 from ..attention import Head
 from ..attention.softmax import queries_of, tilts_of
 from ..measures import AbstractMeasure
-from ._domain import LENGTH
+from ._domain import LENGTH, is_length, known
 
 
 def length(L: ArrayInput) -> Float[Array, "..."]:
-    """L as float64: real numbers >= 1, infinity included."""
-    array = _checks.float_array("L", L).astype(jnp.float64)
+    """L as float64: real numbers from 1 to 1e100, or infinity."""
+    array = L if isinstance(L, jax.Array) else known("L", L)
+    array = _checks.float_array("L", array).astype(jnp.float64)
     seen = array if isinstance(array, Tracer) else np.asarray(array)
-    return _checks.require(
-        array,
-        ~(seen >= 1),
-        rule=LENGTH.rule,
-        received="a length below 1, or NaN",
-        fix=LENGTH.fix,
-    )
+    good = is_length(seen)
+    received = "another value"
+    if not isinstance(seen, Tracer) and not np.all(good):
+        received = str(seen[~good].flat[0])
+    return _checks.require(array, ~good, rule=LENGTH.rule, received=received, fix=LENGTH.fix)
 
 
 def checked_lengths(lengths: ArrayInput) -> np.ndarray:

@@ -1,6 +1,6 @@
-"""Checks of (sigma, L), and kernels applied over them: sigma finite and >= 0, L >= 1 (infinity included)."""
+"""Checks of (sigma, L), and kernels applied over them: sigma finite and >= 0, L from 1 to LONGEST, or infinity."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
@@ -17,27 +17,42 @@ class _Rule(NamedTuple):
     fix: str
 
 
+WIDEST = 1e8  # beyond, the nodes of the Laplace rule overflow
 _SIGMA = _Rule(
-    "sigma must be finite and >= 0", "pass the standard deviation sqrt(u' G u) of the scores"
+    f"sigma must be finite and >= 0, and at most {WIDEST:g}",
+    "pass the standard deviation sqrt(u' G u) of the scores",
 )
+# P_22 is of order L^-2 and its integrands of order L^-3: beyond this they leave the range of float64
+LONGEST = 1e100
 LENGTH = _Rule(
-    "L must be >= 1 (infinity allowed)",
+    f"L must be >= 1 and at most {LONGEST:g}, or infinite",
     "pass the number of tokens of the prompt, or jnp.inf for the infinite prompt",
 )
+
+
+def _is_sigma(sigma: Any) -> Any:
+    return (sigma >= 0) & (sigma <= WIDEST)
+
+
+def is_length(L: Any) -> Any:
+    """Whether each entry is a length: between 1 and LONGEST, or infinity."""
+    return (L >= 1) & ((L <= LONGEST) | (np.inf == L))
 
 
 # beyond this sigma, with fewer tokens than this, the nodes of the Laplace rule do not suffice
 RESOLVED, SHORT = 40.0, 100.0
 
 
-def _known(name: str, value: ArrayInput) -> np.ndarray:
+def known(name: str, value: ArrayInput) -> np.ndarray:
     """A known number or array in float64, which JAX in 32-bit mode would not keep."""
     try:
         array = np.asarray(value)
-        if np.iscomplexobj(array) or array.dtype.kind not in "biuf":
+        # Python integers of more than 64 bits
+        whole = array.dtype == object and all(isinstance(entry, int) for entry in array.flat)
+        if not whole and array.dtype.kind not in "biuf":
             raise TypeError(f"dtype {array.dtype}")
         return array.astype(np.float64)
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, OverflowError) as error:
         raise ValueError(
             _checks.message(
                 f"{name} must be a real number or an array of them",
@@ -56,10 +71,10 @@ def checked(
         if is_traced(value):
             require_x64(name)
             array, received = jnp.asarray(value, jnp.float64), "a value outside that range"
-            good = (array >= 0) & jnp.isfinite(array) if label == "sigma" else array >= 1
+            good = _is_sigma(array) if label == "sigma" else is_length(array)
         else:
-            array = _known(label, value)
-            good = (array >= 0) & np.isfinite(array) if label == "sigma" else array >= 1
+            array = known(label, value)
+            good = _is_sigma(array) if label == "sigma" else is_length(array)
             received = "" if np.all(good) else str(array[~good].flat[0])
         results.append(_checks.require(array, ~good, rule=rule, received=received, fix=fix))
     try:
