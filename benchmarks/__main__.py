@@ -7,7 +7,7 @@ import time
 from datetime import date
 from pathlib import Path
 
-from . import attention, concentration, descent, prompts
+from . import attention, concentration, descent, discrete, prompts
 from .rows import Growth, Row, table_of_growth, table_of_rows
 from .timing import machine
 
@@ -19,6 +19,7 @@ SECTIONS = {
     "exact_curve": prompts.exact_curve,
     "sampling": prompts.sampling,
     "average_curve": concentration.average_curve,
+    "discrete_law": discrete.discrete_law,
     "flow": descent.flow,
     "sgd_step": descent.sgd_step,
     "whole_experiment": descent.whole_experiment,

@@ -1,0 +1,45 @@
+"""A law of many tokens at all lengths. Alone, also on a GPU: `python -m benchmarks.discrete`."""
+
+from collections.abc import Iterator
+
+import jax
+import numpy as np
+
+import largeprompt as lp
+from largeprompt.prompts.discrete import error_table
+
+from .rows import Row, table_of_rows
+from .timing import race
+
+_ATOMS, _DIM, _QUERIES, _LENGTHS = 20_000, 64, 50, 61
+
+
+def discrete_law() -> Iterator[Row]:
+    """The squared error of the output for 20,000 tokens in 64 dimensions, 50 queries, 61 lengths from 1 to 1e15. The peer calls
+
+    `output_error` for each query and length; its time is that of one call, scaled.
+    """
+    rng = np.random.default_rng(0)
+    mu = lp.Empirical(rng.normal(size=(_ATOMS, _DIM)))
+    head = lp.Head(U=np.eye(_DIM) / _DIM**0.5, V=np.eye(_DIM))
+    z, lengths = rng.normal(size=(_QUERIES, _DIM)), np.geomspace(1, 1e15, _LENGTHS)
+    built = error_table(head, mu, z)
+    times = race(
+        {
+            "all": lambda: error_table(head, mu, z).at(lengths),
+            "lengths": lambda: built.at(lengths),
+            "one": lambda: lp.output_error(head, mu, z[0], 1e3).block_until_ready(),
+        },
+        rounds=3,
+    )
+    case = f"{_QUERIES} queries, {_LENGTHS} lengths"
+    peers = {"a call for each query and length": times["one"].median * _QUERIES * _LENGTHS}
+    yield Row("law of 20,000 x 64 atoms", case, times["all"], peers)
+    yield Row("law of 20,000 x 64 atoms", f"{_LENGTHS} more lengths", times["lengths"], {})
+
+
+if __name__ == "__main__":
+    with jax.enable_x64(True):
+        print(
+            f"{jax.devices()[0].device_kind}\n\n{table_of_rows([r.stored() for r in discrete_law()])}"
+        )
