@@ -15,9 +15,9 @@ _ATOMS, _DIM, _QUERIES, _LENGTHS = 20_000, 64, 50, 61
 
 
 def discrete_law() -> Iterator[Row]:
-    """The squared error of the output for 20,000 tokens in 64 dimensions, 50 queries, 61 lengths from 1 to 1e15. The peer calls
+    """Squared errors of the output: 20,000 tokens in 64 dimensions, 50 queries, 61 lengths to 1e15.
 
-    `output_error` for each query and length; its time is that of one call, scaled.
+    The peer calls `output_error` for each query and length: the time of one call, scaled.
     """
     rng = np.random.default_rng(0)
     mu = lp.Empirical(rng.normal(size=(_ATOMS, _DIM)))
@@ -40,6 +40,5 @@ def discrete_law() -> Iterator[Row]:
 
 if __name__ == "__main__":
     with jax.enable_x64(True):
-        print(
-            f"{jax.devices()[0].device_kind}\n\n{table_of_rows([r.stored() for r in discrete_law()])}"
-        )
+        rows = [row.stored() for row in discrete_law()]
+    print(f"{jax.devices()[0].device_kind}\n\n{table_of_rows(rows)}")

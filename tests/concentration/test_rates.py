@@ -75,7 +75,7 @@ def test_regime_names(sigma, L, name):
 
 @pytest.mark.parametrize(("sigma", "L"), [(0.0, 8), (1.0, 2), (3.0, 30), (3.0, 1000), (6.0, 1000)])
 def test_regime_says_the_error_of_simulated_prompts(sigma, L):
-    """20,000 scalar prompts in NumPy: both numbers within 6 standard errors (a false alarm has probability below 1e-7)."""
+    """20,000 prompts in NumPy: within 6 standard errors (a false alarm: below 1e-7)."""
     rng = np.random.default_rng(7)
     found = lp.regime(sigma, L)
     squares, errors = [], []

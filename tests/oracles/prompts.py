@@ -55,7 +55,7 @@ def simulate_gaussian_prompts(*, mean, factor, U, V, z, L, n, seed) -> dict:
 
 
 def enumerate_in_digits(*, atoms, weights, U, V, z, L, digits=120) -> dict:
-    """`enumerate_prompts` in mpmath, prompt by prompt up to order: for errors that are tiny beside the tokens. U, V as there, no "second"."""
+    """`enumerate_prompts` in mpmath, without "second": for errors tiny beside the tokens."""
     with mpmath.workdps(digits):
         X = [mpmath.matrix(row) for row in np.asarray(atoms, float).tolist()]
         w = [mpmath.mpf(float(value)) for value in weights]
@@ -71,7 +71,7 @@ def enumerate_in_digits(*, atoms, weights, U, V, z, L, digits=120) -> dict:
             cov = sum(q / total * g * g.T for q, g in zip(p, gaps, strict=True))
             return mean, V * cov
 
-        def square(matrix) -> mpmath.mpf:
+        def square(matrix):
             return mpmath.fsum(entry**2 for entry in matrix)
 
         limit, limit_cov = attend([a * b for a, b in zip(w, terms, strict=True)])

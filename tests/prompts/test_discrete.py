@@ -1,4 +1,4 @@
-"""Discrete laws: small errors to their last digits, all lengths from one table, and what is refused."""
+"""Discrete laws: small errors to their last digits, one table for all lengths, refusals."""
 
 import jax
 import jax.numpy as jnp
@@ -15,7 +15,7 @@ QUANTITIES = {"output": "output", "U": "gradient_U", "V": "gradient_V"}
 
 
 def _law(rng: np.random.Generator, gap: float) -> tuple[lp.Head, lp.Empirical, np.ndarray]:
-    """Three atoms in the plane, or two (one weight 0), of uneven weights; scores between 0 and `gap`."""
+    """Two or three atoms in the plane, of uneven weights; scores between 0 and `gap`."""
     atoms, U, V, z = (rng.normal(size=shape) for shape in ((3, 2), (2, 2), (2, 2), 2))
     weights = np.exp(rng.uniform(-8, 0, size=3)) * np.array([1.0, 1.0, rng.integers(2)])
     scores = (atoms @ U @ z)[weights > 0]
@@ -30,7 +30,7 @@ def _enumerated(head: lp.Head, mu: lp.Empirical, z: np.ndarray, L: int) -> dict:
 
 @pytest.mark.parametrize("gap", [0.0, 1.0, 10.0, 20.0, 40.0, 80.0])
 def test_error_table_against_enumeration(gap):
-    """Squared errors down to 1e-70 of the tokens: within the relative error that is claimed, which is small."""
+    """Squared errors down to 1e-70: within the relative error that is claimed, which is small."""
     rng = np.random.default_rng(int(gap))
     for _ in range(4):
         head, mu, z = _law(rng, gap)
@@ -70,7 +70,7 @@ def test_finite_mean_against_enumeration(gap):
 
 
 def test_gradient_error_of_a_degenerate_law():
-    """x = +-1 at u = 0: Cov_p - Cov_inf = -(mean)^2, E mean^4 = 3/L^2 - 2/L^3. The terms of order 1/L vanish."""
+    """x = +-1 at u = 0: Cov_p - Cov_inf = -(mean)^2 and E mean^4 = 3/L^2 - 2/L^3: no term 1/L."""
     head, mu = lp.Head(U=[[0.0]], V=[[1.0]]), lp.Empirical([[-1.0], [1.0]])
     L = np.array([1.0, 2.0, 10.0, 1e6, 1e12, 1e15])
     found = lp.gradient_error(head, mu, [1.0], L)
@@ -113,7 +113,7 @@ def test_output_error_at_one_length_and_at_many():
 
 
 def test_discrete_errors_under_jit_vmap_and_grad():
-    """Against central differences (step 1e-5, error about 1e-9), in the query, the head and the tokens."""
+    """Against central differences (step 1e-5, error about 1e-9) in query, head and tokens."""
     head, mu, z = _table_case()
 
     def quantity(z, V, points):
@@ -139,9 +139,10 @@ def test_discrete_errors_under_jit_vmap_and_grad():
 
 
 def test_output_error_of_atoms_that_never_matter():
-    """Scores down to -400 are too wide for the nodes, but 1000 tokens are never all among the lowest.
+    """Scores to -400 are too wide for the nodes, but 1000 tokens are never all the lowest.
 
-    With atoms 40 apart the output is the largest score, to e^-40; the top one is absent with probability 0.99^1000.
+    With atoms 40 apart the output is the largest score, to e^-40; the top one is absent with
+    probability 0.99^1000.
     """
     scores, weights = -40.0 * np.arange(11), np.array([0.01] + [0.099] * 10)
     head, mu = lp.Head(U=[[1.0]], V=[[1.0]]), lp.Empirical(scores[:, None], weights)

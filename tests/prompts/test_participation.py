@@ -113,7 +113,7 @@ def test_far_outside_the_tested_domain_it_stays_sane():
 
 
 def test_astronomic_lengths():
-    """P_k -> e^{k(k-1) sigma^2/2} / L^{k-1} and P_22 -> P_2^2, relative to e^{c sigma^2}/L with c at most 4."""
+    """P_k -> e^{k(k-1) sigma^2/2} / L^{k-1} and P_22 -> P_2^2, to 6 e^{4 sigma^2} / L."""
     L = 10.0 ** np.arange(20, 101, 8)
     for sigma in (0.0, 0.5, 1.0, 2.0):
         found, tilt = participation(sigma, L), math.exp(sigma**2)

@@ -52,9 +52,10 @@ def covariance_root(cov: np.ndarray) -> np.ndarray:
 class Regime(NamedTuple):
     """Where a score deviation and a length stand.
 
-    Exact, for this sigma and L: `p2` = E sum_i p_i^2 (1/p2 is the effective number of tokens) and `relative_error`, the squared
-    error of a scalar output divided by that of one token; NaN where `participation` does not resolve them. Asymptotic, as L grows
-    at fixed `x` = sigma^2/ln L: the regime's `name`, the exponent f(x), and the lengths of the transitions.
+    Exact, for this sigma and L: `p2` = E sum_i p_i^2 (1/p2 is the effective number of tokens) and
+    `relative_error`, the squared error of a scalar output divided by that of one token; NaN where
+    `participation` does not resolve them. Asymptotic, as L grows at fixed `x` = sigma^2/ln L: the
+    regime's `name`, the exponent f(x), and the lengths of the transitions.
     """
 
     name: Literal["self-averaging", "rare tokens", "frozen"]
@@ -77,10 +78,11 @@ def regime_exponent(x: float) -> float:
 def regime(sigma: ArrayInput, L: ArrayInput) -> Regime:
     """Is a prompt of L tokens long enough for scores of deviation sigma?
 
-    P_2 and the squared error are exact. At one query the error of tokens N(0, 1) and a scalar output is
-    P_2 + sigma^2 (P_2 - 6 P_3 + 6 P_22), which is 1 + sigma^2 for one token. The regime is asymptotic: weights average themselves
-    for L >= e^{1.5 sigma^2}, are carried by a few rare tokens below, and by the largest score alone for L <= e^{sigma^2/2}. These
-    thresholds are sharp as L grows; at moderate L they are cross-overs, and P_2 says how far along.
+    P_2 and the squared error are exact. At one query the error of tokens N(0, 1) and a scalar
+    output is P_2 + sigma^2 (P_2 - 6 P_3 + 6 P_22), which is 1 + sigma^2 for one token. The regime
+    is asymptotic: weights average themselves for L >= e^{1.5 sigma^2}, are carried by a few rare
+    tokens below, and by the largest score alone for L <= e^{sigma^2/2}. These thresholds are sharp
+    as L grows; at moderate L they are cross-overs, and P_2 says how far along.
 
     >>> import largeprompt as lp
     >>> here = lp.regime(sigma=3.0, L=1000)
@@ -121,7 +123,7 @@ def regime(sigma: ArrayInput, L: ArrayInput) -> Regime:
 
 
 def _exact(sigma: float, L: float) -> tuple[float, float]:
-    """P_2, and the squared error relative to one token, for tokens N(0, 1) and scores of deviation sigma."""
+    """P_2, and the squared error relative to one token, for tokens N(0, 1)."""
     if L == 1:
         return 1.0, 1.0
     try:

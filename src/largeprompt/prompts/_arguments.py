@@ -56,11 +56,11 @@ def whole_length(L: Any) -> int:
 
 
 class Pairs(NamedTuple):
-    """Pairs of a query and a length: entry i of the result has the query queries[index[i]] and the length L[i]."""
+    """Pairs of a query and a length: entry i has queries[which[i]] and length L[i]."""
 
     queries: Float[Array, "q d"]
     tilts: Float[Array, "q d"]  # U z
-    index: Int[Array, "*shape"]
+    which: Int[Array, "*shape"]
     L: Float[Array, "*shape"]
 
 

@@ -1,4 +1,4 @@
-"""Checks of (sigma, L), and kernels applied over them: sigma finite and >= 0, L from 1 to LONGEST, or infinity."""
+"""Checks of (sigma, L), sigma from 0 to WIDEST, L from 1 to LONGEST or infinite, and kernels."""
 
 from typing import Any, NamedTuple
 
@@ -22,7 +22,7 @@ _SIGMA = _Rule(
     f"sigma must be finite and >= 0, and at most {WIDEST:g}",
     "pass the standard deviation sqrt(u' G u) of the scores",
 )
-# P_22 is of order L^-2 and its integrands of order L^-3: beyond this they leave the range of float64
+# P_22 is of order L^-2, its integrands of order L^-3: beyond this they leave the range of float64
 LONGEST = 1e100
 LENGTH = _Rule(
     f"L must be >= 1 and at most {LONGEST:g}, or infinite",

@@ -1,20 +1,25 @@
-"""Exact finite-prompt quantities for tokens drawn iid from a discrete measure: a vocabulary, a table of embeddings.
+"""Exact finite-prompt quantities for iid tokens of a discrete law: a vocabulary, embeddings.
 
-Atoms x_a with weights w_a and scores s_a = <u, x_a>; S = sum_i e^{s_i} over the L tokens of a prompt. The Laplace transform
-1/S^K = (1/Gamma(K)) int t^{K-1} e^{-tS} dt turns a moment of order K into one integral over tau = ln t:
+Atoms x_a with weights w_a and scores s_a = <u, x_a>; S = sum_i e^{s_i} over the L tokens of a
+prompt. The Laplace transform 1/S^K = (1/Gamma(K)) int t^{K-1} e^{-tS} dt turns a moment of order K
+into one integral over tau = ln t:
 
-    E[M / S^K] = (1/Gamma(K)) int t^K phi_0(t)^L E_t[M] dtau,      phi_0(t) = sum_a w_a exp(-t e^{s_a}),
+    E[M / S^K] = (1/Gamma(K)) int t^K phi_0(t)^L E_t[M] dtau,
+    phi_0(t) = sum_a w_a exp(-t e^{s_a}),
 
-M homogeneous of degree K in the e^{s_i}; E_t draws the L tokens iid with weights w_a exp(-t e^{s_a}) / phi_0. The sums over
-atoms behind E_t[M] do not depend on L: they are computed once for each query, on nodes that serve all lengths.
+M homogeneous of degree K in the e^{s_i}; E_t draws the L tokens iid with weights w_a exp(-t
+e^{s_a}) / phi_0. The sums over atoms behind E_t[M] do not depend on L: they are computed once for
+each query, on nodes that serve all lengths.
 
-**Nodes.** The integrand of each single prompt is t^K e^{-tS}. So the trapezoidal rule with step h has the relative error
-2 |Gamma(K + 2 pi i/h)| / Gamma(K) for every M >= 0, whatever the atoms (1e-16 at h = 0.2). This bound and the identity
-E (sum p)^K = 1 on the same nodes certify the result at each length.
+**Nodes.** The integrand of each single prompt is t^K e^{-tS}. So the trapezoidal rule with step h
+has the relative error 2 |Gamma(K + 2 pi i/h)| / Gamma(K) for every M >= 0, whatever the atoms
+(1e-16 at h = 0.2). This bound and the identity E (sum p)^K = 1 on the same nodes certify the result
+at each length.
 
-**Cancellation.** A squared error is E_t |M|^2 with M the error itself, a sum of squares around its mean under E_t; atoms enter
-as differences to the heaviest one. So an error of 1e-35 keeps its digits. What still cancels (in the error of dT/dU alone) is
-measured and counted in the relative error, which must not exceed 1e-9.
+**Cancellation.** A squared error is E_t |M|^2 with M the error itself, a sum of squares around its
+mean under E_t; atoms enter as differences to the heaviest one. So an error of 1e-35 keeps its
+digits. What still cancels (in the error of dT/dU alone) is measured and counted in the relative
+error, which must not exceed 1e-9.
 """
 
 import math
@@ -25,6 +30,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.core import Tracer
 from jaxtyping import Array, Float, Int
 
 from .. import _checks
@@ -41,7 +47,7 @@ _ONE_LENGTH, _MANY_LENGTHS = 384, 640  # nodes for one length, and for lengths f
 _STEP = 0.22  # of the nodes in tau, or less; more only where even _RARE does not help
 _DROP = 37.0  # integrands are cut on the left where e^-37 of their mass is outside,
 _LAST = 50.0  # and on the right at tS = 50 for every prompt,
-_RARE = 100.0  # or, if the step became too large, for all prompts but a part e^-100 that is counted as error
+_RARE = 100.0  # or, if the step became too large, but for a part e^-100, counted as error
 _ACCURACY = 1e-9  # largest relative error that is returned
 _EPSILON = 2.0**-52
 _ROUNDING = 2e-14  # of the sums, relative to the same sums with all terms positive
@@ -80,14 +86,18 @@ def _law(atoms: Empirical, tilt: Float[Array, " d"]) -> _Law:
 
 
 def _from_heaviest(points: Array, weights: Float[Array, " atoms"]) -> Float[Array, "atoms d"]:
-    """Differences to the heaviest atom: where it has nearly all the weight, their weighted mean keeps its digits."""
+    """Differences to the heaviest atom.
+
+    Where that atom has nearly all the weight, their weighted mean is tiny and keeps its digits.
+    """
     return points - points[jnp.argmax(jax.lax.stop_gradient(weights))]
 
 
 class _Block(NamedTuple):
     """All atoms at a block of nodes t. Softmax weighs a token by u = e^s / E_t e^s.
 
-    Sums over atoms are products of `decay`, or `change`, with what belongs to the atoms: one matrix product for a block.
+    Sums over atoms are products of `decay`, or `change`, with what belongs to the atoms: one matrix
+    product for a block.
     """
 
     law: _Law
@@ -95,8 +105,8 @@ class _Block(NamedTuple):
     decay: Float[
         Array, "block atoms"
     ]  # exp(-t e^s), relative to the slowest, so that it does not underflow
-    # decay; but where t < 1, relative to the same atom at t = 0, by expm1: E_t[u f] of an f that E_0[u f] = 0 is then as small
-    # as its terms
+    # decay; but where t < 1 its difference to t = 0, by expm1: a sum E_t[u f] that vanishes at t = 0
+    # is then as small as its terms
     change: Float[Array, "block atoms"]
     total: Float[Array, " block"]  # the sum of w decay,
     mean: Float[Array, " block"]  # and of w e^s decay
@@ -185,17 +195,27 @@ def _one_token_sums(
     blocks = jnp.pad(tau, (0, -nodes % size), mode="edge").reshape(-1, size)
     found = jax.lax.map(at_nodes, blocks)
     found = jax.tree.map(lambda a: a.reshape(-1, *a.shape[2:])[:nodes], found)
+    log_phi, log_mean, moments, columns = found
     largest = jax.lax.stop_gradient(form.largest(head, law))
-    return _Sums(tau[1] - tau[0], *found, largest, law.rounding, beyond)
+    return _Sums(
+        step=tau[1] - tau[0],
+        log_phi=log_phi,
+        log_mean=log_mean,
+        moments=moments,
+        columns=columns,
+        largest=largest,
+        rounding=law.rounding,
+        log_phi_beyond=beyond,
+    )
 
 
 def _window(
     law: _Law, ends: tuple[Array, Array], order: int, nodes: int
 ) -> tuple[Float[Array, " nodes"], Float[Array, ""]]:
-    """Nodes tau for lengths from ends[0] to ends[1], and ln phi_0 at half the last t (-inf if no prompt is cut).
+    """Nodes tau for lengths from ends[0] to ends[1], and ln phi_0 at half the last t.
 
-    A prompt needs the nodes up to tS = 50, S between L times the smallest growth and L. Cut at t it loses at most 3 e^{-tS/2}
-    of its integral, in the mean 3 phi_0(t/2)^L.
+    A prompt needs the nodes up to tS = 50, S between L times the smallest growth and L. Cut at t it
+    loses at most 3 e^{-tS/2} of its integral, in the mean 3 phi_0(t/2)^L.
     """
     law = jax.lax.stop_gradient(law)
     # the integrand of a mean, E_t[u f] with E_0[u f] = 0, is of order 2 at small t
@@ -229,7 +249,7 @@ def _integral(form: _Form, sums: _Sums, L: Float[Array, ""]) -> tuple[Array, Flo
     unit = jnp.sum(rule(checked) * _power_of_total(sums.moments.T, 1 / L))
     error = _SAFETY * jnp.abs(unit - 1) + _aliasing(sums.step, checked)
     error = error + 2 * checked * sums.rounding  # each p_i changes by the factor e^{2 rounding}
-    # a squared error is positive; entries of a vector or a matrix may vanish, and are measured by the largest they can be
+    # a squared error is positive; entries of a vector or a matrix may vanish
     reference = value if value.ndim == 0 else sums.largest
     lost = _ROUNDING * jnp.max(size) + 3 * sums.largest * jnp.exp(L * sums.log_phi_beyond)
     zero = sums.largest == 0  # one atom
@@ -238,7 +258,7 @@ def _integral(form: _Form, sums: _Sums, L: Float[Array, ""]) -> tuple[Array, Flo
 
 
 def _aliasing(step: Float[Array, ""], order: int) -> Float[Array, ""]:
-    """2 |Gamma(K + i w)| / Gamma(K) at w = 2 pi / step: what the trapezoidal rule leaves of t^K e^{-t}."""
+    """2 |Gamma(K + i w)| / Gamma(K), w = 2 pi / step: trapezoidal error of t^K e^-t."""
     w = 2 * jnp.pi / step
     factors = [jnp.log1p((w / j) ** 2) for j in range(1, order)]
     log_sinh = jnp.pi * w + jnp.log(-jnp.expm1(-2 * jnp.pi * w) / 2)
@@ -246,7 +266,7 @@ def _aliasing(step: Float[Array, ""], order: int) -> Float[Array, ""]:
 
 
 def _power_of_total(moments: Float[Array, "powers nodes"], inverse: Array) -> Array:
-    """E_t (sum_i u_i)^K / L^K, K = 1 + the number of moments E_t u^2, ..., E_t u^K: its integral is Gamma(K)."""
+    """E_t (sum_i u_i)^K / L^K from the moments E_t u^2, ..., E_t u^K: its integral is Gamma(K)."""
     b, c = 1 - inverse, (1 - inverse) * (1 - 2 * inverse)
     match len(moments):
         case 1:
@@ -295,17 +315,19 @@ def _output_at_length(columns: Columns, u2: Array, inverse: Array) -> tuple[Arra
 
 
 def _jacobian_sums(head: Head, atoms: Empirical, law: _Law) -> Callable[[_Block], Columns]:
-    """The parts of E_t |V M|^2, M = (1/2) sum_ij u_i u_j ((x_i - x_j)(x_i - x_j)' - 2 C_inf): S^2 times the error of Cov_p.
+    """The parts of E_t |V M|^2, M = S^2 (Cov_p - C_inf).
 
-    M is a U-statistic of the L tokens, a sum of uncorrelated terms (Hoeffding). With C the covariance under E_t[u .],
-    D = C - C_inf, and Z = u ((x - c)(x - c)' - C), c the mean under E_t[u .], these are
+    M = (1/2) sum_ij u_i u_j ((x_i - x_j)(x_i - x_j)' - 2 C_inf) is a U-statistic of the L tokens, a
+    sum of uncorrelated terms (Hoeffding). With C the covariance under E_t[u .], D = C - C_inf, and
+    Z = u ((x - c)(x - c)' - C), c the mean under E_t[u .], these are
 
         its mean        L (L-1) D - L E[u^2] C_inf,
         of one token    (L-1) (Z + 2 (u-1) D) - (u^2 - E u^2) C_inf,
         of a pair       F_i (u_j-1) + (u_i-1) F_j - (B_i B_j' + B_j B_i') - 2 (u_i-1) (u_j-1) C_inf,
 
-    where B = u y and F = u y y', each less its mean, for y = x - e with any e. We take the mean under E_t[u^2 .], which tokens of
-    the largest scores dominate: two of them make no error, and e makes their y small.
+    where B = u y and F = u y y', each less its mean, for y = x - e with any e. We take the mean
+    under E_t[u^2 .], which tokens of the largest scores dominate: two of them make no error, and e
+    makes their y small.
     """
     V, limit = head.V, law.weights * law.growth
     C_inf = (law.centred.T * (limit / jnp.sum(limit))) @ law.centred
@@ -438,7 +460,7 @@ def _all_sums(
 def _integrals(
     form: _Form, sums: _Sums, index: Int[Array, " pairs"], L: Float[Array, " pairs"]
 ) -> tuple[Float[Array, "pairs ..."], Float[Array, " pairs"]]:
-    """The quantity of query index[i] at the finite length L[i], for every i, and its relative error."""
+    """The quantity of query index[i] at the length L[i] < inf, and its relative error."""
     held = sum(leaf.size // leaf.shape[0] for leaf in jax.tree.leaves(sums))
     size = max(1, min(_BATCH, 2**22 // held))
 
@@ -450,14 +472,15 @@ def _integrals(
 
 def _certified(value: Any, error: Array | np.ndarray) -> Any:
     """The value, refused where its relative error is too large."""
-    known = not isinstance(error, jax.core.Tracer)
+    known = not isinstance(error, Tracer)
     seen = np.asarray(error) if known else error
     return _checks.require(
         value,
         ~(seen <= _ACCURACY),
         rule=f"the relative error of the Laplace integral must be at most {_ACCURACY:.0e}",
         received=f"{np.max(seen):.1e}" if known else "scores or lengths too wide for the nodes",
-        fix="scale the head down, pass fewer decades of lengths at a time, or use estimate(key, ...), which samples prompts",
+        fix="scale the head down, pass fewer decades of lengths at a time, or use estimate(key, "
+        "...), which samples prompts",
     )
 
 
@@ -469,7 +492,7 @@ def _each(
     index: Int[Array, "*shape"],
     L: Float[Array, "*shape"],
 ) -> Float[Array, "..."]:
-    """The quantity for every pair of a tilt and a length; 0 at L = infinity, since every quantity here is an error."""
+    """The quantity for every pair of a tilt and a length; an error, so it is 0 at L = infinity."""
     finite = jnp.isfinite(L)
     shortest = jnp.min(L, initial=jnp.inf)
     shortest = jnp.where(jnp.isfinite(shortest), shortest, 2.0)
@@ -483,9 +506,9 @@ def _each(
     return jnp.where(finite.reshape(L.shape + (1,) * (value.ndim - L.ndim)), value, 0.0)
 
 
-def _nodes_for(shortest: ArrayInput, longest: ArrayInput) -> int:
-    """Nodes for lengths in between: a fixed number up to a ratio of LONGEST, and where they are not known."""
-    if isinstance(longest, jax.core.Tracer):
+def _nodes_for(shortest: Array | float, longest: Array | float) -> int:
+    """Number of nodes for these lengths: constant up to a ratio of LONGEST, or if not known."""
+    if isinstance(longest, Tracer):
         return _MANY_LENGTHS
     beyond = math.log(float(longest) / float(shortest)) / math.log(LONGEST) - 1
     return _MANY_LENGTHS + 256 * max(0, math.ceil(beyond))
@@ -515,7 +538,7 @@ def output_error(
 def gradient_error(
     head: Head, atoms: Empirical, z: Array, tilts: Array, index: Array, L: Array
 ) -> GradientError:
-    """The squared errors of dT/dU and dT/dV at the queries z[index]. Other arguments as in `mean_shift`."""
+    """The squared errors of dT/dU and dT/dV at the queries z[index]."""
     by_U = _each(_JACOBIAN, head, atoms, tilts, index, L)
     by_V = _each(_OUTPUT, _all_of_token(head), atoms, tilts, index, L)
     return GradientError(jnp.sum(z * z, axis=-1)[index] * by_U, head.out_dim * by_V)
@@ -527,14 +550,14 @@ def _all_of_token(head: Head) -> Head:
 
 
 class LengthErrors(NamedTuple):
-    """Squared errors, and the relative error of each that the quadrature certifies (at most 1e-9)."""
+    """Squared errors, and the certified relative error of each (at most 1e-9)."""
 
     value: Float[np.ndarray, "*batch lengths"]
     relative_error: Float[np.ndarray, "*batch lengths"]
 
 
 class ErrorTable(eqx.Module):
-    """Squared errors of a discrete law at all lengths, from one-token sums that are computed once: see `error_table`."""
+    """Squared errors of a discrete law at all lengths, from sums made once: see `error_table`."""
 
     sums: _Sums
     factor: Float[Array, " queries"]
@@ -544,7 +567,7 @@ class ErrorTable(eqx.Module):
 
     @exact
     def at(self, lengths: ArrayInput) -> LengthErrors:
-        """The squared errors at `lengths` (a sequence of known numbers between 1 and `longest`, or infinity, where they are 0).
+        """The squared errors at `lengths`: known numbers from 1 to `longest`, or infinity.
 
         Costs a sum over 640 nodes for each query and length, whatever the number of atoms.
         """
@@ -578,10 +601,10 @@ def error_table(
     *,
     longest: float = LONGEST,
 ) -> ErrorTable:
-    """Squared errors of T, dT/dU or dT/dV at the queries z, ready for any length from 1 to `longest`.
+    """Squared errors of T, dT/dU or dT/dV at the queries z, for any length up to `longest`.
 
-    All sums over atoms happen here, once; `.at(lengths)` then costs microseconds for each query and length. The values are
-    those of `output_error` and `gradient_error`.
+    All sums over atoms happen here, once; `.at(lengths)` then costs microseconds for each query and
+    length. The values are those of `output_error` and `gradient_error`.
 
     **Arguments:** `atoms` is the law of the tokens, or one law of as many atoms for each query. `z` of shape (..., d).
     `quantity` is "output", "gradient_U" or "gradient_V".
