@@ -1,4 +1,4 @@
-"""The closed form of the general risk: linear attention at every length, both attentions at L = inf."""
+"""Closed form of the general risk: linear attention at every length, both at L = inf."""
 
 import jax
 import jax.flatten_util
@@ -60,7 +60,7 @@ def test_linear_risk_of_a_block_head(L):
 
 
 def test_linear_risk_does_not_cancel_at_the_perfect_head():
-    """No noise, b Sig A = I, and a little of the other route: 2 R_inf = |A'Sig a|^2 + |Sig a c'|^2."""
+    """No noise, b Sig A = I, c = 0 and a little v_x = a: 2 R_inf = |A'Sig a|^2."""
     task = lp.LinearRegression(np.eye(2))
     U, v = np.diag([1.0, 1.0, 0.0]), np.array([1e-9, 0.0, 1.0])
     assert float(task.risk(lp.HeadParams(U, v), np.inf)) == pytest.approx(0.5e-18, rel=1e-12)
@@ -97,7 +97,7 @@ def test_objective_of_a_general_head_is_exact_without_a_key():
     ("L", "block", "other"), [(10, 0.232, 0.374), (100, 0.080, 0.080), (1000, 0.053, 0.088)]
 )
 def test_linear_risk_has_two_minima(L, block, other):
-    """Published covariance: where descent from either route ends. At L = 100 there is one minimum."""
+    """Published covariance: where descent from either route ends; one minimum at L = 100."""
     task = published_task("paper")
     start = lp.HeadParams(np.zeros((6, 6)), np.zeros(6))
     flat, restore = jax.flatten_util.ravel_pytree(start)

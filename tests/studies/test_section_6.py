@@ -1,4 +1,4 @@
-"""Section 6 notices wrong numbers: mutants of the experiment's data, each of which must change the verdict.
+"""Section 6 notices wrong numbers: mutants of its data, each of which must change the verdict.
 
 No run is trained here. The data have the form of the experiment's, and the values that training
 reaches: the best head in block form, and for some runs the best head of the other route.
@@ -42,7 +42,7 @@ def optimised():
 
 @pytest.fixture(autouse=True)
 def only_what_is_judged(monkeypatch):
-    """Leave out the picture, and find the minima of the other route once: no mutant changes them."""
+    """Leave out the picture, and find the minima of the other route once for all mutants."""
     monkeypatch.setattr(section_6, "_landscape", lambda *arguments: xr.Dataset())
     monkeypatch.setattr(section_6, "_other_minima", lambda *arguments: _other_minima())
     paths = xr.Dataset(
@@ -61,7 +61,7 @@ def _other_minima(exact=section_6._other_minima):
 
 @pytest.fixture(scope="module")
 def converged():
-    """What `published_experiment` returns, had its runs converged: half of them in the other route."""
+    """What `published_experiment` returns, had its runs converged: half in the other route."""
     made = {}
 
     def experiment(variant="paper", *, init="published", **options):
@@ -268,7 +268,7 @@ def test_section_6_can_be_stored_when_nobody_arrives(monkeypatch, converged):
 
 
 def test_section_6_class_is_not_decided_by_the_risk(monkeypatch, converged):
-    """Risks of the other route told as those of the best head: the shares stay, the accuracy fails."""
+    """Other-route runs with the risk of the best head: shares stay, accuracy fails."""
     monkeypatch.setattr(section_6, "published_experiment", converged)
     before = section_6.STUDY.run(CONFIG, KEY)
 

@@ -1,12 +1,12 @@
 """Closed-form risk of a general head: linear attention at every length, both attentions at L = inf.
 
-A head acts on a query (x_q, 0) by two blocks of U = [[A, .], [c', .]] and reads out v = (a, b). With
-h = w'Sig w + tau^2 the mean prediction given the task w and the query is
+A head acts on a query (x_q, 0) by two blocks of U = [[A, .], [c', .]] and reads out v = (a, b).
+With h = w'Sig w + tau^2 the mean prediction given the task w and the query is
 
     m = v'G_w u = x_q'(N'w + e),      N = b Sig A + Sig a c',      e = A'Sig a + b h c,
 
-and linear attention adds the variance (m^2 + (v'G_w v)(u'G_w u)) / L. N'w is odd in w and e is even,
-so their product averages to zero; h has mean h_1 = tr(Sig S) + tau^2 and variance
+and linear attention adds the variance (m^2 + (v'G_w v)(u'G_w u)) / L. N'w is odd in w and e is
+even, so their product averages to zero; h has mean h_1 = tr(Sig S) + tau^2 and variance
 h_2 = 2 tr(Sig S Sig S). With S the covariance of tasks, Q that of queries, and |z|^2 = z'Q z,
 
     M       = |A'Sig a + b h_1 c|^2 + b^2 h_2 |c|^2                                     (= E |e|^2)
@@ -15,8 +15,8 @@ h_2 = 2 tr(Sig S Sig S). With S the covariance of tasks, Q that of queries, and 
                           + (a'Sig a + b^2 h_1)(tr(A'Sig A Q) + h_1 |c|^2) } / L.
 
 *Two routes.* A head can score by x and read y (A, b: the block form), or score by y and read x
-(c, a). M, which is at least b^2 h_2 |c|^2, makes them exclude each other, and at finite L the second
-one has local minima of its own (docs/descent.md).
+(c, a). M, which is at least b^2 h_2 |c|^2, makes them exclude each other, and at finite L the
+second can have local minima of its own (docs/descent.md).
 """
 
 import jax.numpy as jnp

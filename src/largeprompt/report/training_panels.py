@@ -52,7 +52,7 @@ def theorem_5_1(data: xr.Dataset) -> list[Panel]:
 
 
 def section_6(data: xr.Dataset) -> list[Panel]:
-    """Final risks against L for each variant; shares of runs that arrive; which start ends where."""
+    """Final risks against L for each variant; shares of runs that arrive; the landscape."""
     L, panels = data["length"].values, []
     for variant in data["variant"].values:
         here = data.sel(variant=variant)
