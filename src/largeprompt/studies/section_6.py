@@ -9,15 +9,21 @@ import numpy as np
 import xarray as xr
 from jaxtyping import Array, Key
 from scipy.optimize import minimize
-from scipy.stats import binomtest
+from scipy.stats import binomtest, fisher_exact
 
 from ..dynamics import published_experiment
 from ..dynamics.experiment import (
     BLOCK_CLASS,
+    PUBLISHED,
+    effective,
+    initial_weights,
     published_task,
+    pulls,
+    route_ratio,
+    seed_keys,
 )
-from ..icl import BlockParams, HeadParams, LinearRegression
-from .base import INFINITE, Check, Config, at_least, at_most, power
+from ..icl import BlockParams, FactoredParams, HeadParams, LinearRegression
+from .base import INFINITE, Check, Config, Study, at_least, at_most, power
 
 _VARIANTS = ("paper", "released-code", "theory")
 _VANISHES = 0.5  # a gap vanishes if it is at most this times that of the first length
@@ -103,7 +109,7 @@ def _risks(risk, heads: HeadParams) -> Array:
 
 
 def _final_risks(task: LinearRegression, found: xr.Dataset) -> xr.DataArray:
-    """Final risks (attention, length, seed): closed form for linear attention, tested for softmax."""
+    """Final risks of all runs: closed form for linear attention, tested for softmax."""
     final = found["risk"].isel({found["risk"].dims[-1]: -1}, drop=True)
     if "seed" not in final.dims:
         return final.expand_dims("seed", -1)  # flows in block form: exact already
@@ -305,65 +311,179 @@ def _other_minima(tasks: dict[str, LinearRegression], lengths: list) -> xr.Datas
                     lambda y, risk=risk, d=task.inputs: [np.asarray(p) for p in _slope(risk, d, y)],
                     begin,
                     jac=True,
-                    method="BFGSgtollinearother_riskother_excessother_ratiotaskendtaskendfirst lengthlast lengthRisk "
-                    "and gradient at U (without its last column) and v, flattened.The risk of linear attention "
-                    "over the strengths of both routes.      A head of strengths (s, t) has the pulls s|s| and "
-                    "t|t| times those of the best head of either     route alone. What is left free, the "
-                    "relative scale and sign of the two routes, is set to the     lowest risk.     "
-                    "ijlandscapeblock_strengthother_strengthblock_strengthother_strengthThe best head of either"
-                    " route alone: (A, b) and (c, v_x).linearDescent on the risk itself, linear attention, "
-                    "first length, from published initial weights.      The first starts are those of the runs."
-                    " Paths are in the coordinates of the landscape;     `path_arrives` says whether they end "
-                    "in the block class.     "
-                    "lengthsstartspaperlinearstepslinearratestepspath_blockpathmomentpath_otherpathmomentpath_arrivespathGradient"
-                    " descent of a stack of heads, recorded every so many steps, the start included.Runs end "
-                    "where the population risk leads from their start; the first pull bears on "
-                    "it.route_ratiolinearpath_arrivespath_blockpaper, linear, L = {power(L)}{where}: share of "
-                    "runs that end where descent without noise ends{where}: {table[0][0]} of {sum(table[0])} "
-                    "starts that lead to the other route have b <A, M> < 0, {table[1][0]} of {sum(table[1])} of"
-                    " the rest; Fisher's exact test, pgreaterMedians over all runs, beside best heads and ridge"
-                    " "
-                    "regression.seedminimiser_risksoftmaxlinear{name}_bestsoftmaxlinearridgebayes_risksection-6The"
-                    " published experiment, as described, as distributed, and in the setting of the "
-                    "theorySection 6Trained on prompts of length L, softmax and linear attention merge as L "
-                    "grows and approach the Bayes predictor: every run that ends in the block form does. About "
-                    "half of the published initialisations end in another minimum under linear attention, those"
-                    " with b <A, M> < 0 (M = Sig S Sig) more often; from initialisation (9) every run "
-                    "arrives.R_L^{\\mathrm{softmax}} - R_L^{\\mathrm{linear}} \to 0SGD with the published "
-                    "hyperparameters; at quick scale at 30 times the rate, in fewer steps. Oracle exact: the "
-                    "gradient is the conditional expectation given task and query, so batches are noisy in "
-                    "tasks and queries but not in prompts. A head can score by x and read y (A, b: the block "
-                    "form), or score by y and read x (c, v_x), and at finite L the second route has a minimum "
-                    "of its own. A run is classified by its final parameters, |c||v_x| < 0.1 |b||A|, never by "
-                    "its risk; shares of runs come with Wilson 95% intervals. Claims about trained heads are "
-                    "for all pairs of runs in the block class; curves are medians over all runs. Risks of "
-                    "linear attention are exact, those of softmax from a fixed sample of tasks and queries, "
-                    "exact given those. If no run has arrived, nothing is testable. Runs of the released code "
-                    "are not compared: under its covariance the minimum of the other route at L = 1000 "
-                    "satisfies the criterion (|c||v_x| = 0.02 |b||A|, twice the risk of the best head). From "
-                    "(9): the same head and SGD, alpha = 0.2, a random Theta for each run. Variant theory: "
-                    "gradient flow from (9), Theta = I, no noise. Best heads exact, ridge regression sampled. "
-                    "Landscape and paths: linear attention at the first length, in closed form; the paths "
-                    "descend that risk, without noise, from the weights of the runs and from more published "
-                    "initialisations. 16 seeds: the fewest, in steps of four, for which the interval of a share"
-                    " of 1/2 excludes 1/4 and that of 1/4 excludes 1/2.",
-                    unknown="Captions and numbers of the figures of Section 6 are not known to us: the expected "
-                    "conclusion is the one of the abstract.",
-                    quick={
-                        "steps": 2_500,
-                        "rate": 3e-2,
-                        "lengths": [10, 1000],
-                        "seeds": {"paper": 16, "released-code": 4, "balanced": 4},
-                        "starts": 128,
-                        "oracle": "exact",
-                    },
-                    full={
-                        "steps": 300_000,
-                        "rate": 1e-3,
-                        "lengths": [*range(10, 100, 10), *range(100, 1001, 100)],
-                        "seeds": {"paper": 16, "released-code": 4, "balanced": 8},
-                        "starts": 128,
-                        "oracle": "exact",
-                    },
-                    compute=compute,
+                    method="BFGS",
+                    options={"gtol": 1e-8},
                 )
+                best = float(task.minimiser(L, "linear").risk)
+            U, v = end.x[: U.size].reshape(U[0].shape), end.x[U.size :]
+            by_y = np.linalg.norm(U[-1]) * np.linalg.norm(v[:-1])
+            rows.append((end.fun, end.fun / best, by_y / abs(v[-1]) / np.linalg.norm(U[:-1])))
+    columns = np.reshape(rows, (len(tasks), 2, 3))
+    names = ("other_risk", "other_excess", "other_ratio")
+    return xr.Dataset(
+        {name: (("task", "end"), columns[..., i]) for i, name in enumerate(names)},
+        {"task": list(tasks), "end": ["first length", "last length"]},
+    )
+
+
+@eqx.filter_jit
+def _slope(risk, d: int, y: Array) -> tuple[Array, Array]:
+    """Risk and gradient at U (without its last column) and v, flattened."""
+
+    def at(y: Array) -> Array:
+        split = d * (d + 1)
+        one = HeadParams(np.zeros((d + 1, d + 1)), np.zeros(d + 1))
+        U = jax.numpy.pad(y[:split].reshape(d + 1, d), ((0, 0), (0, 1)))
+        return risk(eqx.tree_at(lambda h: (h.U, h.v), one, (U, y[split:])))
+
+    return jax.value_and_grad(at)(jax.numpy.asarray(y))
+
+
+def _landscape(task: LinearRegression, L: float) -> xr.Dataset:
+    """The risk of linear attention over the strengths of both routes.
+
+    A head of strengths (s, t) has the pulls s|s| and t|t| times those of the best head of either
+    route alone. What is left free, the relative scale and sign of the two routes, is set to the
+    lowest risk.
+    """
+    (A, b), (c, v_x) = _best_of_each(task, L)
+    s, t, scale = np.meshgrid(_GRID, _GRID, np.r_[-_EXCHANGE, _EXCHANGE], indexing="ij")
+    by_x = (np.abs(s) * scale)[..., None, None] * A
+    U = np.concatenate([by_x, t[..., None, None] * c[None]], axis=-2)
+    v = np.concatenate([np.abs(t)[..., None] * v_x, (s / scale * b)[..., None]], axis=-1)
+    risks = _linear_risks(task, L, _Heads(U, v)).min(axis=-1)
+    return xr.Dataset(
+        {"landscape": (("block_strength", "other_strength"), risks)},
+        {"block_strength": _GRID, "other_strength": _GRID},
+    )
+
+
+def _best_of_each(task: LinearRegression, L: float) -> tuple:
+    """The best head of either route alone: (A, b) and (c, v_x)."""
+    with jax.enable_x64(True):
+        best = task.minimiser(L, "linear").params
+    (U,), (v,) = _rank_one(task, L)
+    return (np.asarray(best.A), np.asarray(best.b)), (U[-1], v[:-1])
+
+
+def _noiseless(task: LinearRegression, config: Config) -> xr.Dataset:
+    """Descent on the risk itself, linear attention, first length, from published initial weights.
+
+    The first starts are those of the runs. Paths are in the coordinates of the landscape;
+    `path_arrives` says whether they end in the block class.
+    """
+    L, keys = config["lengths"][0], seed_keys(PUBLISHED.seed, config["starts"])
+    starts = initial_weights("paper", keys)["linear"]
+    with jax.enable_x64(True):
+        weights = jax.tree.map(lambda *w: np.stack(w).astype(np.float64), *starts)
+        every = max(1, config["steps"] // _MOMENTS)
+        risk = task.risk_function(L, "linear")
+        paths = _descended(risk, weights, 2 * config["rate"], every, config["steps"] // every)
+    head = effective(paths)
+    units = pulls(task, *(x for pair in _best_of_each(task, L) for x in pair))
+    block, other = (
+        np.sign(pull) * np.sqrt(np.abs(pull) / unit)
+        for pull, unit in zip(pulls(task, *head), units, strict=True)
+    )
+    arrived = route_ratio(*(part[:, -1] for part in head)) < BLOCK_CLASS
+    return xr.Dataset(
+        {
+            "path_block": (("path", "moment"), block),
+            "path_other": (("path", "moment"), other),
+            "path_arrives": ("path", arrived.astype(float)),
+        }
+    )
+
+
+@eqx.filter_jit
+def _descended(risk, weights: FactoredParams, rate: float, every: int, records: int):
+    """Gradient descent of a stack of heads, recorded every so many steps, the start included."""
+
+    def step(_: int, head: FactoredParams) -> FactoredParams:
+        return jax.tree.map(lambda w, g: w - rate * g, head, jax.grad(risk)(head))
+
+    def record(head: FactoredParams, _: None) -> tuple[FactoredParams, FactoredParams]:
+        return jax.lax.fori_loop(0, every, step, head), head
+
+    def one(head: FactoredParams) -> FactoredParams:
+        return jax.lax.scan(record, head, length=records + 1)[1]
+
+    return jax.vmap(one)(jax.tree.map(jax.numpy.asarray, weights))
+
+
+def _claims_of_the_landscape(found: xr.Dataset, noiseless: xr.Dataset, L: float) -> list[Check]:
+    """Runs end where the population risk leads from their start; the first pull bears on it."""
+    arrived = found["route_ratio"].sel(attention="linear", length=L).values < BLOCK_CLASS
+    leads = noiseless["path_arrives"].values > 0
+    same = (arrived == leads[: len(arrived)]).mean()
+    negative = noiseless["path_block"].isel(moment=0).values < 0
+    table = [[np.sum((leads == a) & (negative == n)) for n in (True, False)] for a in (False, True)]
+    where = f"paper, linear, L = {power(L)}"
+    return [
+        at_least(f"{where}: share of runs that end where descent without noise ends", same, _AGREE),
+        at_most(
+            f"{where}: {table[0][0]} of {sum(table[0])} starts that lead to the other route have "
+            f"b <A, M> < 0, {table[1][0]} of {sum(table[1])} of the rest; Fisher's exact test, p",
+            np.asarray(fisher_exact(table, alternative="greater"))[1],
+            0.01,
+        ),
+    ]
+
+
+def _curves(final: xr.DataArray, found: xr.Dataset) -> xr.Dataset:
+    """Medians over all runs, beside best heads and ridge regression."""
+    median, best = final.median("seed"), found["minimiser_risk"]
+    columns = {name: median.sel(attention=name, drop=True) for name in ("softmax", "linear")}
+    columns |= {
+        f"{name}_best": best.sel(attention=name, drop=True) for name in ("softmax", "linear")
+    }
+    return xr.Dataset({**columns, "ridge": found["bayes_risk"]})
+
+
+STUDY = Study(
+    name="section-6",
+    title="The published experiment, as described, as distributed, and in the setting of the theory",
+    source="Section 6",
+    statement="Trained on prompts of length L, softmax and linear attention merge as L grows and "
+    "approach the Bayes predictor: every run that ends in the block form does. About half of "
+    "the published initialisations end in another minimum under linear attention, those with "
+    "b <A, M> < 0 (M = Sig S Sig) more often; from initialisation (9) every run arrives.",
+    formula=r"R_L^{\mathrm{softmax}} - R_L^{\mathrm{linear}} \to 0",
+    method="SGD with the published hyperparameters; at quick scale at 30 times the rate, in fewer "
+    "steps. Oracle exact: the gradient is the conditional expectation given task and query, "
+    "so batches are noisy in tasks and queries but not in prompts. A head can score by x and "
+    "read y (A, b: the block form), or score by y and read x (c, v_x), and at finite L the "
+    "second route can have a minimum of its own. A run is classified by its final parameters,"
+    " |c||v_x| < 0.1 |b||A|, never by its risk; shares of runs come with Wilson 95% "
+    "intervals. Claims about trained heads are for all pairs of runs in the block class; "
+    "curves are medians over all runs. Risks of linear attention are exact, those of softmax "
+    "from a fixed sample of tasks and queries, exact given those. If no run has arrived, "
+    "nothing is testable. Runs of the released code are not compared: under its covariance "
+    "the minimum of the other route at L = 1000 satisfies the criterion (|c||v_x| = 0.02 "
+    "|b||A|, twice the risk of the best head). From (9): the same head and SGD, alpha = 0.2, "
+    "a random Theta for each run. Variant theory: gradient flow from (9), Theta = I, no "
+    "noise. Best heads exact, ridge regression sampled. Landscape and paths: linear attention"
+    " at the first length, in closed form; the paths descend that risk, without noise, from "
+    "the weights of the runs and from more published initialisations. 16 seeds: the fewest, "
+    "in steps of four, for which the interval of a share of 1/2 excludes 1/4 and that of 1/4 "
+    "excludes 1/2.",
+    unknown="Captions and numbers of the figures of Section 6 are not known to us: the expected "
+    "conclusion is the one of the abstract.",
+    quick={
+        "steps": 2_500,
+        "rate": 3e-2,
+        "lengths": [10, 1000],
+        "seeds": {"paper": 16, "released-code": 4, "balanced": 4},
+        "starts": 128,
+        "oracle": "exact",
+    },
+    full={
+        "steps": 300_000,
+        "rate": 1e-3,
+        "lengths": [*range(10, 100, 10), *range(100, 1001, 100)],
+        "seeds": {"paper": 16, "released-code": 4, "balanced": 8},
+        "starts": 128,
+        "oracle": "exact",
+    },
+    compute=compute,
+)
