@@ -1,7 +1,6 @@
 """Mutants change what they say, and a study whose checks cannot fail is found out."""
 
 import numpy as np
-import pytest
 import xarray as xr
 
 from largeprompt.studies.base import Study, at_most
@@ -50,8 +49,3 @@ def test_unnoticed_names_what_a_check_lets_pass():
     sharp, loose = (_study(bound, notices=mutants) for bound in (0.25, 100.0))
     assert sharp.unnoticed(DATA) == ["error plus -0.5", "unused times 3"]
     assert len(loose.unnoticed(DATA)) == 4
-
-
-def test_study_refuses_two_ways_to_compute():
-    with pytest.raises(ValueError, match="either measure and examine, or compute"):
-        _study(1.0, compute=lambda config, key: (DATA, []))

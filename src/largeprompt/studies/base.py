@@ -158,22 +158,12 @@ class Study:
     method: str
     quick: Config
     full: Config
-    measure: Callable[[Config, Key[Array, ""]], xr.Dataset] | None = None
-    examine: Callable[[xr.Dataset], list[Check]] | None = None
+    measure: Callable[[Config, Key[Array, ""]], xr.Dataset]
+    examine: Callable[[xr.Dataset], list[Check]]
     notices: Mapping[str, Sequence[Mutant]] = field(default_factory=dict)
     context: Mapping[str, str] = field(default_factory=dict)
-    compute: Callable[[Config, Key[Array, ""]], tuple[xr.Dataset, list[Check]]] | None = None
     judge: Callable[[Sequence[Check]], Verdict] = judge
     unknown: str = ""
-
-    def __post_init__(self):
-        split = self.measure is not None and self.examine is not None
-        if split == (self.compute is not None):
-            raise ValueError(
-                _checks.message(
-                    "a study has either measure and examine, or compute", self.name, "pass one"
-                )
-            )
 
     def config(self, scale: str) -> Config:
         """The configuration of a scale, "quick" or "full"."""
@@ -185,15 +175,10 @@ class Study:
 
     def run(self, config: Config, key: Key[Array, ""]) -> Findings:
         """Measure, examine and judge."""
-        if self.measure is not None:
-            return self.findings(self.measure(config, key))
-        assert self.compute is not None
-        data, checks = self.compute(config, key)
-        return Findings(data, tuple(checks), self.judge(checks))
+        return self.findings(self.measure(config, key))
 
     def findings(self, data: xr.Dataset) -> Findings:
         """Examine and judge numbers that were measured before, or changed since."""
-        assert self.examine is not None
         checks = tuple(self.examine(data))
         return Findings(data, checks, self.judge(checks))
 

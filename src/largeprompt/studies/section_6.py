@@ -24,16 +24,19 @@ from ..dynamics.experiment import (
 )
 from ..icl import BlockParams, FactoredParams, HeadParams, LinearRegression
 from .base import INFINITE, Check, Config, Study, at_least, at_most, power
+from .mutants import power_of, times
 
 _VARIANTS = ("paper", "released-code", "theory")
 _VANISHES = 0.5  # a gap vanishes if it is at most this times that of the first length
+_NO_BETTER = 0.98  # of a risk that cannot be beaten: what sampling leaves open
+_ARRIVED = 1.1  # times the risk of the best head: runs in the block class end below
 _AGREE = 0.9  # smallest share of runs that end where descent without noise ends
 _MOMENTS = 100  # of a path in the landscape
 _GRID = np.linspace(-1.6, 1.6, 65)  # strengths of the two routes in the landscape
 _EXCHANGE = np.geomspace(0.1, 10.0, 21)  # relative scales of the two routes there
 
 
-def compute(config: Config, key: Key[Array, ""]) -> tuple[xr.Dataset, list[Check]]:
+def measure(config: Config, key: Key[Array, ""]) -> xr.Dataset:
     """Final risks and routes of softmax and linear attention against L, beside what is exact."""
     options = {name: config[name] for name in ("steps", "rate", "lengths", "oracle")}
     options["record_every"] = config["steps"]  # only the ends are needed
@@ -52,29 +55,44 @@ def compute(config: Config, key: Key[Array, ""]) -> tuple[xr.Dataset, list[Check
         [_shares(data["route_ratio"]) for data in starts.values()],
         xr.Variable("start", list(starts)),
     )
-    gaps = _gaps(final["paper"], found["paper"]["route_ratio"] < BLOCK_CLASS)
-    noiseless = _noiseless(tasks["paper"], config)
-    others = _other_minima({name: tasks[name] for name in ("paper", "released-code")}, lengths)
-    checks = [
-        *_claims_of_pairs(final["paper"], found["paper"], gaps, lengths),
-        at_least(
-            "from initialisation (9): share of runs that arrive", shares["share"][2].min(), 1.0
-        ),
-        *_claims_of_shares(shares.sel(start="paper"), lengths),
-        *_claims_of_the_landscape(found["paper"], noiseless, lengths[0]),
-        *_claims_of_variants(final, found, lengths),
-        *_controls(others.sel(task="paper"), lengths),
-        *_accuracy(final, found, shares.sel(start="paper"), tasks, key),
-    ]
     curves = xr.concat(
         [_curves(final[name], found[name]) for name in _VARIANTS],
         xr.Variable("variant", list(_VARIANTS)),
     )
-    picture = _landscape(tasks["paper"], lengths[0])
-    parts = [curves, shares, gaps, others, noiseless, picture]
-    data = xr.merge(parts, combine_attrs="drop")
-    data["gap"].attrs[INFINITE] = "where no pair of runs is in the block class"
-    return data, checks
+    trained = {name: tasks[name] for name in ("paper", "released-code")}
+    runs = xr.Dataset(
+        {"run_risk": final["paper"], "run_ratio": found["paper"]["route_ratio"]}
+    ).drop_vars("seed", errors="ignore")
+    tests = xr.concat(
+        [_tests(final[name], found[name]) for name in trained], xr.Variable("task", list(trained))
+    )
+    again = _median_runs_again(tasks["paper"], found["paper"], key)
+    parts = [
+        curves,
+        shares,
+        runs,
+        tests,
+        xr.Dataset({"again_distance": again}),
+        _other_minima(trained, lengths),
+        _noiseless(tasks["paper"], config),
+        _landscape(tasks["paper"], lengths[0]),
+    ]
+    data = xr.merge(parts, combine_attrs="drop", compat="no_conflicts")
+    data["again_distance"].attrs[INFINITE] = "where no run is in the block class"
+    return data
+
+
+def examine(data: xr.Dataset) -> list[Check]:
+    """The criteria on runs, shares, the landscape, the variants, and how well all of it is known."""
+    return [
+        *_claims_of_pairs(data),
+        at_least("from initialisation (9): share of runs that arrive", data["share"][2].min(), 1.0),
+        *_claims_of_shares(data.sel(start="paper")),
+        *_claims_of_the_landscape(data),
+        *_claims_of_variants(data),
+        *_controls(data.sel(task="paper")),
+        *_accuracy(data),
+    ]
 
 
 class _Heads(NamedTuple):
@@ -138,85 +156,99 @@ def _shares(ratio: xr.DataArray) -> xr.Dataset:
     )
 
 
-def _gaps(final: xr.DataArray, arrived: xr.DataArray) -> xr.Dataset:
-    """|softmax - linear| over all pairs of runs in the block class, at each length."""
-    columns = []
+def _gaps(final: xr.DataArray, arrived: xr.DataArray) -> list[np.ndarray]:
+    """|softmax - linear| over all pairs of runs in the block class, at each length; infinite without a pair."""
+    gaps = []
     for L in final["length"].values:
         softmax, linear = (
             final.sel(at).values[arrived.sel(at).values]
             for at in ({"attention": a, "length": L} for a in ("softmax", "linear"))
         )
         pairs = np.abs(softmax[:, None] - linear)
-        found = (pairs.min(), np.median(pairs), pairs.max()) if pairs.size else [math.inf] * 3
-        columns.append(found)
-    names = ["smallest", "median", "largest"]
-    coordinates = {"statistic": names, "length": final["length"]}
-    return xr.Dataset({"gap": (("statistic", "length"), np.transpose(columns))}, coordinates)
+        gaps.append(pairs if pairs.size else np.array([math.inf]))
+    return gaps
 
 
-def _claims_of_pairs(
-    final: xr.DataArray, found: xr.Dataset, gaps: xr.Dataset, lengths: list
-) -> list[Check]:
-    """Runs in the block class: the attentions merge, and approach ridge regression."""
-    first, last = power(lengths[0]), power(lengths[-1])
-    gap = gaps["gap"]
-    largest, smallest = gap.sel(statistic="largest")[-1], gap.sel(statistic="smallest")[0]
+def _ends(data: xr.Dataset) -> tuple[str, str]:
+    """The first and the last length, as people write them."""
+    return power(data["length"][0]), power(data["length"][-1])
+
+
+def _claims_of_pairs(data: xr.Dataset) -> list[Check]:
+    """Runs in the block class: the attentions merge, approach ridge regression, end at the best head."""
+    first, last = _ends(data)
+    gap = _gaps(data["run_risk"], data["run_ratio"] < BLOCK_CLASS)
+    smallest, largest = gap[0].min(), gap[-1].max()
     checks = [
         at_most(
             f"paper, all pairs of runs in the block class: largest |softmax - linear| at L = {last}"
             f" over the smallest at L = {first}",
-            largest / smallest,
+            largest / smallest if math.isfinite(smallest) else math.inf,
             _VANISHES,
         )
     ]
-    above = (final - found["bayes_risk"]).where(found["route_ratio"] < BLOCK_CLASS)
+    ridge = data["ridge"].sel(variant="paper", drop=True)
+    above = (data["run_risk"] - ridge).where(data["run_ratio"] < BLOCK_CLASS)
     for attention in ("softmax", "linear"):
         here = above.sel(attention=attention)
         ratio = here.isel(length=-1).max("seed") / here.isel(length=0).min("seed")
         text = f"paper, {attention}, runs in the block class: risk above ridge regression, "
         text += f"largest at L = {last} over smallest at L = {first}"
         checks.append(at_most(text, ratio, _VANISHES))
+    for attention in ("softmax", "linear"):
+        best = data[f"{attention}_best"].sel(variant="paper", drop=True)
+        here = data["run_risk"].where(data["run_ratio"] < BLOCK_CLASS).sel(attention=attention)
+        ratio = here / best
+        text = f"paper, {attention}, runs in the block class: risk over that of the best head, "
+        checks += [
+            at_least(text + "smallest", ratio.min(), _NO_BETTER),
+            at_most(text + "largest", ratio.max(), _ARRIVED),
+        ]
     return checks
 
 
-def _claims_of_shares(shares: xr.Dataset, lengths: list) -> list[Check]:
+def _claims_of_shares(shares: xr.Dataset) -> list[Check]:
     """About half of the published initialisations take the other route under linear attention."""
-    here = shares.sel(attention="linear", length=lengths[0])
+    here = shares.sel(attention="linear").isel(length=0)
     share, low, high = (1 - float(here[name]) for name in ("share", "share_high", "share_low"))
     text = (
-        f"paper, linear, L = {power(lengths[0])}: a share of 1/2 in the other route lies in the 95%"
-        f" interval of the one found, {share:.2g} of {int(shares['runs'])} runs"
+        f"paper, linear, L = {_ends(shares)[0]}: a share of 1/2 in the other route lies in the 95%"
+        f" interval of the one found, {share:.2g} of {int(here['runs'])} runs"
     )
     return [Check(text, 0.5, low, high)]
 
 
-def _claims_of_variants(
-    final: dict[str, xr.DataArray], found: dict[str, xr.Dataset], lengths: list
-) -> list[Check]:
+def _claims_of_variants(data: xr.Dataset) -> list[Check]:
     """Best heads merge and longer prompts end lower, in every variant; trained ones in `theory`."""
     checks = []
-    over = f"L = {power(lengths[-1])} over L = {power(lengths[0])}"
+    first, last = _ends(data)
+    over = f"L = {last} over L = {first}"
     for variant in _VARIANTS:
-        best = found[variant]["minimiser_risk"]
-        gap = np.abs(best.sel(attention="softmax") - best.sel(attention="linear"))
-        median = final[variant].median("seed").sel(attention="softmax")
+        here = data.sel(variant=variant)
+        gap = np.abs((here["softmax_best"] - here["linear_best"]).values)
+        median = here["softmax"].values
         checks += [
             at_most(
                 f"{variant}: best heads, |softmax - linear| at {over}", gap[-1] / gap[0], _VANISHES
             ),
             at_most(f"{variant}: median risk at {over}", median[-1] / median[0], 0.9),
         ]
-    flows = final["theory"].isel(seed=0)
-    gap = np.abs(flows.sel(attention="softmax") - flows.sel(attention="linear"))
+    for attention in ("softmax", "linear"):
+        flows = data.sel(variant="theory")
+        ratio = np.abs((flows[attention] / flows[f"{attention}_best"] - 1).values)
+        text = f"theory, {attention}: ends of flows against the best head, relative"
+        checks.append(at_most(text, ratio.max(), 0.01))
+    flows = data.sel(variant="theory")
+    gap = np.abs((flows["softmax"] - flows["linear"]).values)
     text = f"theory: ends of flows, |softmax - linear| at {over}"
     return [*checks, at_most(text, gap[-1] / gap[0], _VANISHES)]
 
 
-def _controls(others: xr.Dataset, lengths: list) -> list[Check]:
+def _controls(others: xr.Dataset) -> list[Check]:
     """There is another minimum, and the criterion of the block class sees it."""
     checks = []
-    for i, L in enumerate((lengths[0], lengths[-1])):
-        text = f"paper, linear, L = {power(L)}: minimum of the other route, "
+    for i, L in enumerate(_ends(others)):
+        text = f"paper, linear, L = {L}: minimum of the other route, "
         here = others.isel(end=i)
         checks += [
             at_least(text + "|c||v_x| / |b||A|", here["other_ratio"], BLOCK_CLASS, "control"),
@@ -227,33 +259,34 @@ def _controls(others: xr.Dataset, lengths: list) -> list[Check]:
     return checks
 
 
-def _accuracy(
-    final: dict[str, xr.DataArray],
-    found: dict[str, xr.Dataset],
-    shares: xr.Dataset,
-    tasks: dict[str, LinearRegression],
-    key: Key[Array, ""],
-) -> list[Check]:
+def _accuracy(data: xr.Dataset) -> list[Check]:
     """Runs have arrived; their risks are those of their parameters; none is better than Bayes."""
-    arrived = shares["share"] * shares["runs"]
+    arrived = (data["run_ratio"] < BLOCK_CLASS).sum("seed")
     text = "paper: runs in the block class, fewest of all attentions and lengths"
     checks = [at_least(text, arrived.min(), 1.0, "accuracy")]
-    for variant in ("paper", "released-code"):
-        data = found[variant]
-        ratio = (final[variant] / data["bayes_risk"]).min()
-        text = f"{variant}: no trained head beats ridge regression, smallest ratio"
-        checks.append(at_least(text, ratio, 0.98, "accuracy"))
-        tested = data[["risk", "risk_error"]].isel(step=-1)
-        at = {"attention": "linear"}
-        distance = np.abs((tested["risk"] - final[variant]).sel(at)) / tested["risk_error"].sel(at)
-        text = f"{variant}, linear: test risk against the closed form, standard errors"
-        checks.append(at_most(text, distance.max(), 5.0, "accuracy"))
-    if bool((arrived > 0).all()):
-        distance = _median_runs_again(tasks["paper"], found["paper"], key)
-        text = "paper, softmax, median runs of the block class: test risk against that of their "
-        text += "parameters, standard errors"
-        checks.append(at_most(text, distance, 5.0, "accuracy"))
-    return checks
+    counted = arrived / data.sizes["seed"]
+    text = "paper: shares are those of the runs, largest difference"
+    off = np.abs((data["share"].sel(start="paper", drop=True) - counted).values)
+    checks.append(at_most(text, off.max(), 1e-12, "accuracy"))
+    for task in data["task"].values:
+        here = data.sel(task=task)
+        ratio = (here["lowest_risk"] / data["ridge"].sel(variant=task)).min()
+        text = f"{task}: no trained head beats ridge regression, smallest ratio"
+        checks.append(at_least(text, ratio, _NO_BETTER, "accuracy"))
+        text = f"{task}, linear: test risk against the closed form, standard errors"
+        checks.append(at_most(text, here["test_distance"], 5.0, "accuracy"))
+    text = "paper, softmax, median runs of the block class: test risk against that of their "
+    text += "parameters, standard errors"
+    return [*checks, at_most(text, data["again_distance"], 5.0, "accuracy")]
+
+
+def _tests(final: xr.DataArray, found: xr.Dataset) -> xr.Dataset:
+    """The lowest risk at each length; tested risks of linear attention against exact ones."""
+    tested, at = found[["risk", "risk_error"]].isel(step=-1), {"attention": "linear"}
+    distance = np.abs((tested["risk"] - final).sel(at)) / tested["risk_error"].sel(at)
+    return xr.Dataset(
+        {"lowest_risk": final.min(["attention", "seed"]), "test_distance": distance.max()}
+    )
 
 
 def _median_runs_again(task: LinearRegression, found: xr.Dataset, key: Key[Array, ""]) -> float:
@@ -266,6 +299,9 @@ def _median_runs_again(task: LinearRegression, found: xr.Dataset, key: Key[Array
     for L in found["length"].values:
         here = found.sel(attention="softmax", length=L)
         runs = np.flatnonzero(here["route_ratio"].values < BLOCK_CLASS)
+        if not runs.size:
+            distances.append(math.inf)
+            continue
         tested = here[["risk", "risk_error"]].isel(step=-1)
         ordered = runs[np.argsort(tested["risk"].values[runs])]
         median = ordered[len(ordered) // 2]
@@ -411,14 +447,14 @@ def _descended(risk, weights: FactoredParams, rate: float, every: int, records: 
     return jax.vmap(one)(jax.tree.map(jax.numpy.asarray, weights))
 
 
-def _claims_of_the_landscape(found: xr.Dataset, noiseless: xr.Dataset, L: float) -> list[Check]:
+def _claims_of_the_landscape(data: xr.Dataset) -> list[Check]:
     """Runs end where the population risk leads from their start; the first pull bears on it."""
-    arrived = found["route_ratio"].sel(attention="linear", length=L).values < BLOCK_CLASS
-    leads = noiseless["path_arrives"].values > 0
+    arrived = data["run_ratio"].sel(attention="linear").isel(length=0).values < BLOCK_CLASS
+    leads = data["path_arrives"].values > 0
     same = (arrived == leads[: len(arrived)]).mean()
-    negative = noiseless["path_block"].isel(moment=0).values < 0
+    negative = data["path_block"].isel(moment=0).values < 0
     table = [[np.sum((leads == a) & (negative == n)) for n in (True, False)] for a in (False, True)]
-    where = f"paper, linear, L = {power(L)}"
+    where = f"paper, linear, L = {_ends(data)[0]}"
     return [
         at_least(f"{where}: share of runs that end where descent without noise ends", same, _AGREE),
         at_most(
@@ -485,5 +521,31 @@ STUDY = Study(
         "starts": 128,
         "oracle": "exact",
     },
-    compute=compute,
+    measure=measure,
+    examine=examine,
+    notices={
+        "run_risk": times(1.5, each="attention") + power_of("length", 0.5),
+        "run_ratio": times(1e9, 1e-9),
+        "share": times(0.9),
+        "share_high": times(0.5),
+        "share_low": times(3),
+        "softmax": times(1.05) + power_of("length", 0.5),
+        "linear": times(1.05) + power_of("length", 0.5),
+        "softmax_best": times(1.15, 0.5),
+        "linear_best": times(1.15, 0.5),
+        "ridge": times(1.5),
+        "lowest_risk": times(0.5, each="task"),
+        "test_distance": times(1e3, each="task"),
+        "again_distance": times(1e3),
+        "other_ratio": times(1e-9),
+        "other_excess": times(0.5),
+        "path_arrives": times(0),
+        "path_block": times(-1),
+    },
+    context={
+        "runs": "number of runs, quoted",
+        "other_risk": "drawn beside the curves; its ratio to the best head is examined",
+        "path_other": "drawn in the landscape",
+        "landscape": "drawn",
+    },
 )
