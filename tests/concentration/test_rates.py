@@ -1,6 +1,7 @@
 """Exponents and regimes against the variational problem they come from; fits against another library; lengths against the error itself."""
 
 import math
+from typing import Any
 
 import jax
 import mpmath
@@ -19,7 +20,7 @@ def test_sharp_exponent_minimises_error_against_rarity(kappa):
     if kappa == 0:
         assert lp.sharp_exponent(kappa) == 1
         return
-    found = optimize.minimize_scalar(
+    found: Any = optimize.minimize_scalar(
         lambda x: regime_exponent(x) + x / (2 * kappa),
         bounds=(0, 2),
         method="bounded",
