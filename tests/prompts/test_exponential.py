@@ -11,9 +11,8 @@ from largeprompt.prompts.exponential import LARGEST, exponential_table
 
 
 def _expected(M, Q, L):
-    rule = gaussian_average(
-        np.zeros(len(M)), np.eye(len(M)), M, [Feature(), Feature((Q,))], np.log(L)
-    )
+    factor, features = np.linalg.cholesky(M).T, [Feature(), Feature((Q,))]
+    rule = gaussian_average(np.zeros(len(M)), np.eye(len(M)), factor, features, np.log(L), 2)
     p = lp.participation(np.sqrt(rule.variances), L)
     p2, p3, p22 = (np.asarray(a) for a in (p.p2, p.p3, p.p22))
     return rule.weights @ np.stack([p2, p2 + 6 * p3 - 6 * p22]).T
