@@ -107,14 +107,11 @@ def _flow(seed):
     return lp.gradient_flow(task, lp.BlockParams([[0.4]], 0.4), 100.0 + seed, 0.3, saveat=times)
 
 
-_OPTIMISER = optax.sgd(1e-2)
-
-
 def _descent(seed):
     rng = np.random.default_rng(seed)
     task = lp.LinearRegression(np.diag(rng.uniform(0.5, 1, size=2)))
     start = lp.HeadParams(rng.normal(size=(3, 3)), rng.normal(size=3))
-    options = {"batch": 8, "record_every": 4, "optimiser": _OPTIMISER}
+    options = {"batch": 8, "record_every": 4, "optimiser": optax.sgd(optax.constant_schedule(1e-2))}
     key = jax.random.key(seed)
     exact = lp.descend(key, task, start, 50.0 + seed, 4, oracle="exact", **options)
     return exact, lp.descend(key, task, start, 500 - seed, 4, oracle="reduced", **options)
@@ -143,6 +140,35 @@ def test_other_values_are_not_another_program(call):
     with _compilations() as seen:
         call(3)
     assert not seen
+
+
+def test_descend_with_another_optimiser_is_another_program():
+    """Optimisers share programs only where they do the same: here rate, schedule, sign of zero and
+    clipping differ.
+    """
+    task, start = lp.LinearRegression([[1.0]]), lp.BlockParams([[0.4]], 0.4)
+    optimisers = [
+        lambda: None,
+        lambda: optax.sgd(1e-3, momentum=0.0),
+        lambda: optax.sgd(1e-3, momentum=-0.0),
+        lambda: optax.sgd(2e-3),
+        lambda: optax.sgd(lambda count: 4e-3),
+        lambda: optax.chain(optax.clip(0.01), optax.sgd(1e-3)),
+    ]
+
+    def run(optimiser):
+        key = jax.random.key(0)
+        return lp.descend(key, task, start, 50, 2, 4, optimiser, oracle="exact").final.b
+
+    first = [run(make()) for make in optimisers]
+    with _compilations() as seen:
+        again = [run(make()) for make in optimisers]
+    assert not seen
+    assert first == again
+    assert len(set(map(float, first))) == 4  # the first three take the same steps
+    with _compilations() as seen:
+        run(optax.sgd(3e-3))
+    assert seen
 
 
 def test_another_shape_is_counted():

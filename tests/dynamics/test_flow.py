@@ -134,16 +134,49 @@ def test_block_structure_is_preserved_at_finite_length():
     U, v = run.final.U, run.final.v
     assert max(abs(U[0, 1]), np.max(np.abs(U[1])), abs(v[0])) < 1e-12
     same = lp.gradient_flow(task, block, 30, 1.0)
-    np.testing.assert_allclose([U[0, 0], v[1]], [same.final.A[0, 0], same.final.b], rtol=0.03)
+    np.testing.assert_allclose([U[0, 0], v[1]], [same.final.A[0, 0], same.final.b], rtol=1e-8)
+    np.testing.assert_allclose(run.risk[-1], same.risk[-1], rtol=1e-8)
+    assert np.all(run.risk_error < 1e-10 * run.risk)
+    assert np.all(same.risk_error == 0)
+    np.testing.assert_array_equal(same.risk, same.training_loss)
 
 
-def test_other_tasks_descend_on_sampled_prompts():
-    task = lp.ProductRegression(lp.Rademacher(2))
+def test_gradient_flow_reports_the_risk_on_fresh_prompts():
+    """16 prompts are fitted far below the risk, which other prompts confirm within 5 standard
+    errors.
+    """
+    task = lp.ProductRegression(lp.Rademacher(2), noise_variance=0.5)
     run = lp.gradient_flow(
-        task, lp.BlockParams(0.3 * np.eye(2), 0.3).general(), 20, 2.0, saveat=[1.0, 2.0], key=KEY
+        task,
+        lp.BlockParams(0.3 * np.eye(2), 0.3).general(),
+        5,
+        20.0,
+        saveat=[1.0, 20.0],
+        key=KEY,
+        samples=16,
     )
-    assert run.risk[-1] < run.risk[0]
-    np.testing.assert_allclose(run.objective(run.final), run.risk[-1])
+    np.testing.assert_allclose(run.objective(run.final), run.training_loss[-1])
+    assert run.training_loss[-1] < run.training_loss[0]
+    found = task.risk(run.final, 5, key=jax.random.key(77))
+    spread = np.hypot(found.standard_error, run.risk_error[-1])
+    assert abs(run.risk[-1] - found.value) <= 5 * spread
+    assert run.risk[-1] - run.training_loss[-1] > 5 * spread
+
+
+def test_gradient_flow_of_a_general_head_reports_the_risk_on_fresh_tasks():
+    """Eight tasks are fitted below the risk; five standard errors of eight scramblings as in the
+    tests of the risk.
+    """
+    rng = np.random.default_rng(3)
+    task = lp.LinearRegression(np.eye(3))
+    start = lp.HeadParams(0.3 * rng.normal(size=(4, 4)), 0.3 * rng.normal(size=4))
+    run = lp.gradient_flow(task, start, math.inf, 3.0, saveat=[0.0, 3.0], key=KEY, samples=8)
+    np.testing.assert_allclose(run.objective(run.final), run.training_loss[-1])
+    for i in (0, 1):
+        found = task.risk(run.at(i), math.inf, key=jax.random.key(78))
+        spread = np.hypot(found.standard_error, run.risk_error[i])
+        assert abs(run.risk[i] - found.value) <= 5 * spread
+    assert found.value - run.training_loss[-1] > 5 * found.standard_error
 
 
 def test_a_stationary_start_stays():

@@ -78,12 +78,36 @@ def test_transfer_curve_reports_the_rate():
         np.testing.assert_allclose(linear.attrs[f"{gap}_rate"], -1, atol=0.01)
         assert -0.9 < softmax.attrs[f"{gap}_rate"] < -0.3
         assert np.all(np.diff(softmax[gap]) < 0)
+    assert np.all(softmax.risk_gap_error == 0)
 
 
-def test_l_of_epsilon_is_the_smallest_length():
-    found = lp.prompt_length_for_risk(TASK, [0.1, 0.01])
-    for epsilon, length in zip((0.1, 0.01), found.length.values, strict=True):
-        assert TASK.minimiser(length).risk <= epsilon < TASK.minimiser(length - 1).risk
+def test_compare_of_sampled_risks_has_an_error():
+    """The gap of two risks on the same fresh prompts, against other prompts within 5 standard
+    errors.
+    """
+    task, start = lp.ProductRegression(lp.Rademacher(1)), lp.HeadParams(0.3 * np.eye(2), np.ones(2))
+    runs = [
+        lp.gradient_flow(task, start, L, 1.0, saveat=[0.5, 1.0], key=jax.random.key(0), samples=64)
+        for L in (5, math.inf)
+    ]
+    found = lp.compare(*runs)
+    risks = [task.risk(run.final, run.L, key=jax.random.key(1)) for run in runs]
+    gap = abs(risks[0].value - risks[1].value)
+    spread = np.hypot(found.risk_gap_error[-1], np.hypot(*(r.standard_error for r in risks)))
+    assert 0 < found.risk_gap_error[-1] < 0.2
+    assert abs(found.risk_gap[-1] - gap) <= 5 * spread
+
+
+def test_prompt_length_for_risk_is_the_smallest_length():
+    """From more than one token leaves, 0.5, downwards: two and three tokens are best read with
+    scores of deviation 16 and 6.
+    """
+    wanted = [2.0, 0.4, 0.35, 0.01]
+    found = lp.prompt_length_for_risk(TASK, wanted)
+    for epsilon, length in zip(wanted, found.length.values, strict=True):
+        assert TASK.minimiser(length).risk <= epsilon
+        assert length == 1 or epsilon < TASK.minimiser(length - 1).risk
+    assert found.length.values[:3].tolist() == [1, 2, 3]
     np.testing.assert_allclose(found.flow_excess, found.excess, rtol=1e-6)
 
 

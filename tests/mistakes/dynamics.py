@@ -5,7 +5,7 @@ import numpy as np
 
 import largeprompt as lp
 
-from .things import EYE, START, TASK
+from .things import EYE, KEY, START, TASK
 
 MISTAKES = {
     "flow to a negative time": (lambda: lp.gradient_flow(TASK, START, 10, -1.0), "t1 must be"),
@@ -18,16 +18,38 @@ MISTAKES = {
         "params must act on tokens of dimension 3",
     ),
     "flow of a general head without a key": (
-        lambda: lp.gradient_flow(TASK, START.general(), 10),
+        lambda: lp.gradient_flow(
+            lp.LinearRegression(np.eye(3)), lp.HeadParams(np.eye(4), np.ones(4)), 10
+        ),
         "averaged over random tasks and needs a key",
     ),
     "flow from scores too large to average": (
-        lambda: lp.gradient_flow(TASK, lp.BlockParams(100 * EYE, 1.0), 10),
+        lambda: lp.gradient_flow(TASK, lp.BlockParams(1e4 * EYE, 1.0), 10),
         "must start where its risk is finite",
     ),
     "flow of another task without a key": (
         lambda: lp.gradient_flow(lp.ProductRegression(lp.Rademacher(2)), START.general(), 10),
         "is sampled and needs a key",
+    ),
+    "flow on no prompts": (
+        lambda: lp.gradient_flow(
+            lp.ProductRegression(lp.Rademacher(2)), START.general(), 10, key=KEY, samples=0
+        ),
+        "samples must be a positive integer",
+    ),
+    "descent on more tokens than can be drawn": (
+        lambda: lp.descend(KEY, TASK, START, 1e9, 10),
+        "pass oracle='exact'",
+    ),
+    "descent of another task on more tokens than can be drawn": (
+        lambda: lp.descend(
+            KEY, lp.ProductRegression(lp.Rademacher(2)), START, 1e9, 10, oracle="prompts"
+        ),
+        "pass a shorter L or a smaller batch",
+    ),
+    "risk of a prompt longer than is averaged": (
+        lambda: TASK.risk(START, 1e31),
+        r"for L up to 1e\+30",
     ),
     "balanced start of scale zero": (lambda: lp.balanced_init(TASK, 0.0), "alpha must be"),
     "balanced start without direction": (

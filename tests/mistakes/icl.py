@@ -83,11 +83,11 @@ MISTAKES = {
         "attention must be 'softmax' or 'linear'",
     ),
     "risk of scores too wide": (
-        lambda: lp.LinearRegression(EYE).risk(lp.BlockParams(100 * EYE, 1.0), 5),
-        "score variance must have norm at most 16",
+        lambda: lp.LinearRegression(EYE).risk(lp.BlockParams(1e4 * EYE, 1.0), 5),
+        "score variance must have norm at most 1e\\+06",
     ),
     "general risk without a key": (
-        lambda: lp.LinearRegression(EYE).risk(lp.HeadParams(np.eye(3), np.ones(3)), 5),
+        lambda: lp.LinearRegression(np.eye(3)).risk(lp.HeadParams(np.eye(4), np.ones(4)), 5),
         "needs a key",
     ),
     "bayes risk of half a token": (

@@ -7,7 +7,9 @@ import pytest
 
 import largeprompt as lp
 from largeprompt.concentration._quadratic_form import Feature, gaussian_average
-from largeprompt.prompts.exponential import LARGEST, exponential_table
+from largeprompt.prompts.exponential import LARGEST, exponential_table, moment_functions
+
+from ..oracles.pair import two_token_participation
 
 
 def _expected(M, Q, L):
@@ -29,6 +31,31 @@ def test_averages_over_a_gaussian_vector(L, scale):
     expected = _expected(M, Q, L)
     np.testing.assert_allclose(ones, expected[0], rtol=1e-8)
     np.testing.assert_allclose(forms[:, 0], expected[1], rtol=1e-8)
+
+
+@pytest.mark.parametrize("sigma", [20.0, 60.0])
+def test_moment_functions_of_two_tokens_at_large_scores(sigma):
+    """Where the quadrature of participation does not reach, against one-dimensional integrals in 25
+    digits.
+    """
+    P = {name: float(value) for name, value in two_token_participation(sigma).items()}
+    expected = [P["P2"], P["P2"] + 6 * P["P3"] - 6 * P["P22"]]
+    np.testing.assert_allclose(moment_functions(np.array([sigma]), 2.0)[:, 0], expected, atol=1e-10)
+
+
+@pytest.mark.parametrize("L", [2.0, 1e9])
+def test_averages_over_a_vector_with_large_scores(L):
+    """E[h(lambda x^2)] and E[h(lambda x^2) x^2] for one x by panels that shrink towards 0."""
+    x, w = np.polynomial.legendre.leggauss(16)
+    edges = np.concatenate([[0.0], np.geomspace(1e-6, 12.0, 120)])
+    centres, halves = (edges[1:] + edges[:-1]) / 2, np.diff(edges) / 2
+    x, w = (centres[:, None] + halves[:, None] * x).ravel(), (halves[:, None] * w).ravel()
+    w = w * 2 * np.exp(-(x**2) / 2) / np.sqrt(2 * np.pi)
+    for size in (100.0, 0.9 * LARGEST):
+        h = moment_functions(np.sqrt(size) * x, L)
+        ones, forms = exponential_table(L).averages(jnp.array([[size]]), jnp.ones((1, 1, 1)))
+        np.testing.assert_allclose(ones, h @ w, rtol=1e-8)
+        np.testing.assert_allclose(forms[:, 0], h @ (w * x**2), rtol=1e-8)
 
 
 def test_derivatives_of_every_order_agree_with_differences():

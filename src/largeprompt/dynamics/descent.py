@@ -20,9 +20,10 @@ from ..icl.task import Attention, checked_attention, checked_length
 from ..prompts._arguments import whole_length
 from ..prompts._weighted_sums import capacity_for, has_kernel
 from ..prompts.sampling import SCORES_AND_VALUES
+from ._optimisers import shared
 from .group import Descent, Group
 from .held_out import HeldOutRisk
-from .oracles import OracleName, make_oracle
+from .oracles import OracleName, check_work, make_oracle
 
 _RATE = 1e-3
 
@@ -43,12 +44,15 @@ def descend(
 ) -> Descent:
     """Stochastic descent from `params`: at every step the gradient of the mean loss 1/2 (prediction - target)^2 of a fresh batch.
 
-    **Arguments:** `optimiser` any of optax (None: plain SGD at rate 1e-3). `oracle` says where gradients come from: "prompts" draws
-    whole prompts (any task), "reduced" draws the gradient from its exact law (linear regression: the same distribution of
-    trajectories, much cheaper), "exact" takes the conditional expectation given task and query (linear regression: no noise from
-    prompts, a cost that does not depend on L, which may be 1e9 or infinity; float64, the others float32). `record_every` steps (None:
-    100 records) parameters and test risk are kept. `folder`: progress is saved there; calling again with the same arguments resumes
-    to the same result, bit for bit, and more `steps` may be asked for.
+    **Arguments:** `optimiser` any of optax (None: plain SGD at rate 1e-3). `oracle` says where
+    gradients come from: "prompts" draws whole prompts (any task), "reduced" draws the gradient from
+    its exact law (linear regression: the same distribution of trajectories, much cheaper), "exact"
+    takes the conditional expectation given task and query (linear regression: no noise from
+    prompts, a cost that does not depend on L, which may be 1e9 or infinity; float64, the others
+    float32). A step that would draw more than 1.7e10 tokens is an error. An optimiser made anew
+    with the same arguments reuses the compiled program. `record_every` steps (None: 100 records)
+    parameters and test risk are kept. `folder`: progress is saved there; calling again with the
+    same arguments resumes to the same result, bit for bit, and more `steps` may be asked for.
 
     >>> import jax, jax.numpy as jnp
     >>> import largeprompt as lp
@@ -117,7 +121,9 @@ def descend_many(
     _check_runs(keys, params, lengths, attention)
     if isinstance(task, LinearRegression):
         task.check_size(jax.tree.map(lambda leaf: leaf[0], params))
-    optimiser = optax.sgd(_RATE) if optimiser is None else optimiser
+    optimiser = shared(optax.sgd(_RATE) if optimiser is None else optimiser)
+    for length, name in zip(lengths, attention, strict=True):
+        check_work(task, length, name, oracle, batch)
     groups: dict[Any, list[int]] = {}
     for i, kind in enumerate(zip(lengths, attention, strict=True)):
         groups.setdefault(_company(oracle, task, *kind), []).append(i)

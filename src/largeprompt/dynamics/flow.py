@@ -17,7 +17,7 @@ from .. import _checks
 from .._typing import ArrayInput, KeyInput
 from ..icl import LinearRegression, Task
 from ..icl.params import Params
-from ..icl.task import Attention, RiskFunction, checked_length
+from ..icl.task import Attention, FreshRisk, RiskFunction, checked_length
 from ..prompts._exact import exact
 from ._solver import Stretch, Tolerances, follow, look
 from .trajectory import Phase, Trajectory
@@ -44,11 +44,15 @@ def gradient_flow(
     rtol: float = 1e-6,
     atol: float = 1e-8,
     key: KeyInput | None = None,
+    samples: int | None = None,
 ) -> Trajectory:
     """d theta/dt = -grad R_L(theta) from `params`, until time `t1` or, if that is None, until it is stationary.
 
-    The risk is exact for `LinearRegression` in block form. For other heads it is averaged over quasi-random tasks, for other
-    tasks over sampled prompts, the same ones at all times: both need a `key`.
+    The risk is exact for `LinearRegression` in block form. For other heads the flow descends its
+    average over `samples` tasks (64 if None; quasi-random, or nodes of quadrature where w has at
+    most two dimensions), for other tasks the mean loss of `samples` prompts (256 if None), the same
+    ones at all times: both need a `key`. That `training_loss` is not the risk; `risk` is measured
+    on eight times as many fresh tasks or prompts, with its error `risk_error`.
 
     **Arguments:** `saveat` are times to record (all steps of the solver if None); the last point is always recorded. `stationary` is
     the gradient norm at which the flow counts as arrived, by default 1e-4 / L (1e-9 at infinity): the drift along the valley is of
@@ -73,10 +77,12 @@ def gradient_flow(
     )
     times = None if saveat is None else _increasing(saveat)
     params = jax.tree.map(lambda a: jnp.asarray(a, jnp.float64), params)
-    risk = task.objective(length, attention, like=params, key=key)
-    run = _Run(risk, params, end, times, goal, rtol, atol)
+    sampled = {"like": params, "key": key, "samples": samples}
+    objective = task.objective(length, attention, **sampled)
+    run = _Run(objective, params, end, times, goal, rtol, atol)
     pieces = run.all_the_way(math.isfinite(length) or not isinstance(task, LinearRegression))
-    return _trajectory(pieces, run, length, attention)
+    fresh = task.fresh_risk(length, attention, **sampled)
+    return _trajectory(pieces, run, fresh, length, attention)
 
 
 def _increasing(saveat: ArrayInput) -> np.ndarray:
@@ -100,7 +106,7 @@ def _increasing(saveat: ArrayInput) -> np.ndarray:
 class _Run(NamedTuple):
     """One flow: what is followed, from where, how far and how exactly."""
 
-    risk: RiskFunction
+    objective: RiskFunction
     start: Params
     end: float
     times: np.ndarray | None
@@ -111,7 +117,7 @@ class _Run(NamedTuple):
     def all_the_way(self, valley: bool) -> list[Stretch]:
         """The stretches of the flow: the descent, and decades of the valley if there is one."""
         flat = ravel_pytree(self.start)[0]
-        norm = float(look(self.risk, self.start, np.asarray(flat)[None])[1][0])
+        norm = float(look(self.objective, self.start, np.asarray(flat)[None])[1][0])
         if not math.isfinite(norm):
             raise ValueError(
                 _checks.message(
@@ -164,7 +170,7 @@ class _Run(NamedTuple):
         most_steps: int,
     ) -> Stretch:
         return follow(
-            self.risk,
+            self.objective,
             self.start,
             before.last_point,
             before.last_time,
@@ -176,7 +182,9 @@ class _Run(NamedTuple):
         )
 
 
-def _trajectory(pieces: list[Stretch], run: _Run, L: float, attention: Attention) -> Trajectory:
+def _trajectory(
+    pieces: list[Stretch], run: _Run, fresh: FreshRisk | None, L: float, attention: Attention
+) -> Trajectory:
     """Keep what was recorded, and say in words how it ended."""
     times = np.concatenate([piece.times for piece in pieces])
     points = np.concatenate([piece.points for piece in pieces])
@@ -184,12 +192,12 @@ def _trajectory(pieces: list[Stretch], run: _Run, L: float, attention: Attention
     if not len(times) or times[-1] < last:
         times = np.append(times, last)
         points = np.concatenate([points, np.asarray(pieces[-1].last_point)[None]])
-    risk, norm, along = look(run.risk, run.start, points)
-    if not np.all(np.isfinite(risk)):
+    loss, norm, along = look(run.objective, run.start, points)
+    if not np.all(np.isfinite(loss)):
         raise ValueError(
             _checks.message(
                 "a gradient flow must stay where its risk is finite",
-                f"a risk that is not at time {times[np.argmin(np.isfinite(risk))]:.3g}",
+                f"a risk that is not at time {times[np.argmin(np.isfinite(loss))]:.3g}",
                 "start from smaller parameters",
             )
         )
@@ -202,7 +210,23 @@ def _trajectory(pieces: list[Stretch], run: _Run, L: float, attention: Attention
     params = jax.tree.map(np.asarray, jax.vmap(ravel_pytree(run.start)[1])(jnp.asarray(points)))
     entered = float(times[reached[0]]) if reached.size else math.inf
     status = _status(phase, last, float(norm[-1]), run, pieces[-1].content)
-    return Trajectory(run.risk, times, params, risk, norm, status, phase, entered, L, attention)
+    risk, error = loss, np.zeros_like(loss)
+    if fresh is not None:
+        risk, error, _ = fresh(params)
+    return Trajectory(
+        run.objective,
+        times,
+        params,
+        loss,
+        risk,
+        error,
+        norm,
+        status,
+        phase,
+        entered,
+        L,
+        attention,
+    )
 
 
 def _status(phase: Phase, last: float, norm: float, run: _Run, content: bool) -> str:

@@ -162,7 +162,7 @@ class Group:
 def _diverged(step: int) -> str:
     return (
         f"diverged: parameters are not finite at step {step}; the steps were too large, or scores left the range of the exact formula "
-        "(deviation 40). To fix: take a smaller rate, or start from smaller parameters."
+        "(deviation 1,000). To fix: take a smaller rate, or start from smaller parameters."
     )
 
 

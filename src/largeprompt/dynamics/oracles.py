@@ -38,6 +38,7 @@ OracleName = Literal["prompts", "reduced", "exact"]
 Oracle = Callable[[Key[Array, ""], Params], Float[Array, ""]]  # the mean loss of a fresh batch
 
 _NUMBERS = 2**22  # random numbers held at once
+_TOKENS = 2**34  # the most drawn in a step: minutes on a CPU, between two signs of progress
 # streams of random numbers: 0 is that of new keys, prompt i has _PROMPTS + i
 _QUERIES, _NOISE, _REST, _PROMPTS = 1, 2, 3, 4
 
@@ -101,9 +102,9 @@ def conditional_loss(
     """The mean over (w, x_q) of E[1/2 (f - y)^2 | w, x_q]: exact at every length, no prompt is drawn."""
     a, c = regression.directions(params, queries)
     target = jnp.sum(queries.w * queries.x, axis=1)
-    dots = [jnp.sum(left * right, axis=1) for left, right in ((a, a), (a, c), (c, c))]
-    second, mean = jax.vmap(moments.second_moment_and_mean)(*dots)
-    return 0.5 * (jnp.mean(second - 2 * mean * target + target**2) + regression.noise**2)
+    s, mean, size = (jnp.sum(left * right, axis=1) for left, right in ((a, a), (a, c), (c, c)))
+    errors = jax.vmap(moments.squared_error)(s, mean, size, target)
+    return 0.5 * (jnp.mean(errors) + regression.noise**2)
 
 
 class ExactOracle(eqx.Module):
@@ -237,6 +238,21 @@ class TaskOracle(eqx.Module):
         mean = law.mean()
         second_moment = law.cov() + jnp.outer(mean, mean)
         return self.task.loss(_product(second_moment, u) @ v, target)
+
+
+def check_work(task: Task, L: float, attention: Attention, name: OracleName, batch: int) -> None:
+    """Refuse steps that draw more tokens than can be waited for."""
+    known = isinstance(task, LinearRegression)
+    drawn = name == "prompts" or (name == "reduced" and attention == "softmax")
+    if drawn and math.isfinite(L) and batch * L > _TOKENS:
+        exact = "oracle='exact', whose cost does not depend on L, or " if known else ""
+        raise ValueError(
+            _checks.message(
+                f"a step of descent draws at most {_TOKENS:.2g} tokens",
+                f"batch x L = {batch} x {L:g} = {batch * L:.2g} with oracle={name!r}",
+                f"pass {exact}a shorter L or a smaller batch",
+            )
+        )
 
 
 def make_oracle(

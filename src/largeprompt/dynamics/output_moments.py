@@ -1,13 +1,14 @@
-"""Mean and second moment of a head's output at one prompt length, as cheap functions of the score variance.
+"""The squared error of a head's output at one prompt length, as a cheap function of the score
+variance.
 
-Given task and query, with s = u'Gu, a = v'Gu and c = v'Gv,
+Given task and query, with s = u'Gu, a = v'Gu, c = v'Gv, H = P_2 + 6 P_3 - 6 P_22 and a target t,
 
-    E T_L = a (1 - P_2),      E T_L^2 = a^2 (1 - P_2 - 6 P_3 + 6 P_22) + c P_2                  (softmax attention)
-    E T_L = a,                E T_L^2 = a^2 (1 + 1/L) + c s / L                                 (linear attention)
+    E (T_L - t)^2 = (a - t)^2 + a^2 (2 P_2 - H) - 2 a (a - t) P_2 + c P_2     (softmax attention)
+    E (T_L - t)^2 = (a - t)^2 + (a^2 + c s) / L                               (linear attention)
 
-so one form, with three functions of s, serves both attentions at every length. For softmax log P_2 and log(P_2 + 6 P_3 - 6 P_22) are
-analytic in r = log(1 + s) and are stored as polynomials on equal panels of r: an evaluation is one look-up and six multiplications,
-whatever L.
+so one form, with three functions of s, serves both attentions at every length, without cancellation
+at large L. For softmax log P_2 and log H are analytic in r = log(1 + s) and are stored as
+polynomials on equal panels of r: an evaluation is one look-up and six multiplications, whatever L.
 """
 
 from functools import lru_cache
@@ -19,16 +20,15 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from ..icl.task import Attention
-from ..prompts import participation
-from ..prompts._domain import RESOLVED
+from ..prompts.exponential import LARGEST, moment_functions
 
-_PANELS = 256
-_WIDTH = float(np.log1p(RESOLVED**2)) / _PANELS  # of a panel of r
+_PANELS = 480
+_WIDTH = float(np.log1p(LARGEST)) / _PANELS  # of a panel of r
 _DEGREE = 6
 
 
 class OutputMoments(eqx.Module):
-    """The three functions at one length, for score deviations up to 40; NaN beyond.
+    """The three functions at one length, for score variances up to 1e6; NaN beyond.
 
     A pytree of arrays of one shape for every length and attention: several of them stack, and train together under `vmap`.
     """
@@ -37,13 +37,18 @@ class OutputMoments(eqx.Module):
     softmax: Float[Array, "*runs"]  # 1 for softmax attention at finite length, otherwise 0
     inverse_length: Float[Array, "*runs"]  # 1/L for linear attention, otherwise 0
 
-    def second_moment_and_mean(
-        self, s: Float[Array, ""], a: Float[Array, ""], c: Float[Array, ""]
-    ) -> tuple[Float[Array, ""], Float[Array, ""]]:
-        """E T^2 and E T given the score variance s, a = v'Gu and c = v'Gv."""
+    def squared_error(
+        self,
+        s: Float[Array, ""],
+        a: Float[Array, ""],
+        c: Float[Array, ""],
+        target: Float[Array, ""],
+    ) -> Float[Array, ""]:
+        """E (T - target)^2 given the score variance s, a = v'Gu and c = v'Gv."""
         p2, shrink = self.softmax * jnp.exp(_look_up(self.coefficients, s))
         spread = p2 + s * self.inverse_length
-        return a**2 * (1 - shrink + self.inverse_length) + c * spread, a * (1 - p2)
+        drift = a**2 * (2 * p2 - shrink + self.inverse_length) - 2 * a * (a - target) * p2
+        return (a - target) ** 2 + drift + c * spread
 
 
 def output_moments(L: float, attention: Attention) -> OutputMoments:
@@ -76,8 +81,6 @@ def _fitted(L: float) -> np.ndarray:
     """Polynomials through both functions at Chebyshev points of every panel."""
     x = np.cos(np.pi * (np.arange(_DEGREE + 1) + 0.5) / (_DEGREE + 1))
     r = _WIDTH * (np.arange(_PANELS)[:, None] + (x + 1) / 2)
-    found = participation(np.sqrt(np.expm1(r)), L)
-    p2, p3, p22 = (np.asarray(a) for a in (found.p2, found.p3, found.p22))
-    values = np.log(np.stack([p2, p2 + 6 * p3 - 6 * p22]))
+    values = np.log(moment_functions(np.sqrt(np.expm1(r)), L))
     inverse = np.linalg.inv(np.vander(x, increasing=True))
     return np.einsum("kn,hpn->hpk", inverse, values)

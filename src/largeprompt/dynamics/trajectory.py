@@ -16,15 +16,25 @@ Phase = Literal["descent", "valley", "stationary"]
 class Trajectory(eqx.Module):
     """Parameters, risk and gradient norm along a gradient flow; `final` the last parameters, `status` what ended it and what to do.
 
-    `objective` is the risk that was descended, a function of parameters. `params` has the times on the first axis of every array. `phase` says where the run stopped: still in "descent"; in the
-    "valley" of the infinite-prompt minimisers, where it only exchanges scale between scores and read-out, (U, v) -> (U/c, cv), in time
-    O(L); or "stationary". `valley_entered` is the first time of the second phase, infinity if there was none.
+    `objective` is what was descended, a function of parameters, `training_loss` its value along the
+    flow and `gradient_norm` the norm of its gradient. `risk` is the risk with its error
+    `risk_error`: for linear regression in block form both are exact, the objective is the risk and
+    the error 0. For other heads and tasks the objective is an average over fixed tasks or prompts,
+    the risk is measured on fresh ones, and `risk_error` is its standard error (for tasks w of at
+    most two dimensions the error of a quadrature).
+
+    `params` has the times on the first axis of every array. `phase` says where the run stopped:
+    still in "descent"; in the "valley" of the infinite-prompt minimisers, where it only exchanges
+    scale between scores and read-out, (U, v) -> (U/c, cv), in time O(L); or "stationary".
+    `valley_entered` is the first time of the second phase, infinity if there was none.
     """
 
     objective: RiskFunction
     times: Float[np.ndarray, " times"]
     params: Any
+    training_loss: Float[np.ndarray, " times"]
     risk: Float[np.ndarray, " times"]
+    risk_error: Float[np.ndarray, " times"]
     gradient_norm: Float[np.ndarray, " times"]
     status: str = eqx.field(static=True)
     phase: Phase = eqx.field(static=True)
@@ -45,6 +55,10 @@ class Trajectory(eqx.Module):
         self, times: Float[np.ndarray, " asked"]
     ) -> tuple[Float[np.ndarray, "asked n"], Float[np.ndarray, " asked"]]:
         """Parameters as vectors, and risks, at recorded times; the last ones for later times, where a stationary flow stays."""
-        index = np.minimum(np.searchsorted(self.times, times), len(self.times) - 1)
+        index = self.index(times)
         flat = jax.vmap(lambda params: ravel_pytree(params)[0])(self.params)
         return np.asarray(flat)[index], self.risk[index]
+
+    def index(self, times: Float[np.ndarray, " asked"]) -> np.ndarray:
+        """Where the recorded times are that `held` answers with."""
+        return np.minimum(np.searchsorted(self.times, times), len(self.times) - 1)

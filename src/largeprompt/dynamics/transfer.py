@@ -23,14 +23,19 @@ from .trajectory import Trajectory
 class Comparison(NamedTuple):
     """How far two flows from one point are apart, and how far Lemma D.1 allows them to be.
 
-    `parameter_gap` and `risk_gap` hold |theta_L(t) - theta_inf(t)| and |R_L(theta_L(t)) - R_inf(theta_inf(t))| at `times` > 0;
-    `limiting_risks` are the last risks of both. On the ball of `radius` around both flows, `beta` is the Lipschitz constant of
-    grad R_inf and `g2` the largest |grad R_L - grad R_inf|, both found by maximisation.
+    `parameter_gap` and `risk_gap` hold |theta_L(t) - theta_inf(t)| and |R_L(theta_L(t)) -
+    R_inf(theta_inf(t))| at `times` > 0; `risk_gap_error` is the error of the second, 0 where the
+    risks are exact and otherwise made of both risks' errors as if they were independent;
+    `limiting_risks` are the last risks of both. On the ball of `radius` around both flows, `beta`
+    is the Lipschitz constant of the gradient that the infinite flow descends and `g2` the largest
+    distance of the gradients that the two flows descend, both found by maximisation; those are of
+    the risks where they are exact, otherwise of the training objectives.
     """
 
     times: Float[np.ndarray, " times"]
     parameter_gap: Float[np.ndarray, " times"]
     risk_gap: Float[np.ndarray, " times"]
+    risk_gap_error: Float[np.ndarray, " times"]
     limiting_risks: tuple[float, float]
     beta: float
     g2: float
@@ -80,6 +85,7 @@ def compare(finite: Trajectory, infinite: Trajectory) -> Comparison:
         times,
         np.linalg.norm(points[0] - points[1], axis=1),
         np.abs(risks[0] - risks[1]),
+        np.hypot(*(run.risk_error[run.index(times)] for run in (finite, infinite))),
         (float(finite.risk[-1]), float(infinite.risk[-1])),
         steepest(infinite.objective, like, centre, radius),
         gradient_gap(finite.objective, infinite.objective, like, centre, radius),
@@ -117,10 +123,13 @@ def transfer_curve(
     *,
     points: int = 30,
     key: KeyInput | None = None,
+    samples: int | None = None,
 ) -> xr.Dataset:
     """Theorem 4.3 along L: largest parameter and risk gaps over [0, t1], beta and g_2 of Lemma D.1, the risks at t1.
 
-    `log10_margin` <= 0 says that the envelope held at all times recorded. The attributes `parameter_gap_rate` and `risk_gap_rate` are the exponents of L fitted to the gaps.
+    `key` and `samples` as in `gradient_flow`; `risk_gap_error` and `risk_error` are 0 where risks
+    are exact. `log10_margin` <= 0 says that the envelope held at all times recorded. The attributes
+    `parameter_gap_rate` and `risk_gap_rate` are the exponents of L fitted to the gaps.
 
     >>> import jax.numpy as jnp
     >>> import largeprompt as lp
@@ -142,7 +151,9 @@ def transfer_curve(
     times = np.linspace(0, end, _checks.count("points", points) + 1)[1:]
 
     def flow(L: float) -> Trajectory:
-        return gradient_flow(task, params, L, end, attention, saveat=times, key=key)
+        return gradient_flow(
+            task, params, L, end, attention, saveat=times, key=key, samples=samples
+        )
 
     limit = flow(math.inf)
     runs = [flow(float(L)) for L in grid]
@@ -150,6 +161,7 @@ def transfer_curve(
     columns = {
         "parameter_gap": [float(c.parameter_gap.max()) for c in found],
         "risk_gap": [float(c.risk_gap.max()) for c in found],
+        "risk_gap_error": [float(c.risk_gap_error[np.argmax(c.risk_gap)]) for c in found],
         "beta": [c.beta for c in found],
         "g2": [c.g2 for c in found],
         "log10_envelope": [float(c.log10_envelope[-1]) for c in found],
@@ -158,9 +170,11 @@ def transfer_curve(
         ],
         "informative_until": [c.informative_until for c in found],
         "risk": [c.limiting_risks[0] for c in found],
+        "risk_error": [float(run.risk_error[-1]) for run in runs],
     }
     data = xr.Dataset({k: ("length", np.array(v)) for k, v in columns.items()}, {"length": grid})
     data.attrs = {"t1": end, "attention": attention, "infinite_risk": float(limit.risk[-1])}
+    data.attrs["infinite_risk_error"] = float(limit.risk_error[-1])
     data.attrs |= versions(key)
     if len(np.unique(grid)) > 1:
         for gap in ("parameter_gap", "risk_gap"):

@@ -1,12 +1,17 @@
 """The risk of linear regression in context, exactly, at every prompt length: no prompt is sampled.
 
-Given the task w the tokens are N(0, G_w); with u = U (x_q, 0) and sigma^2 = u'G_w u,
+Given the task w the tokens are N(0, G_w). With u = U (x_q, 0), sigma^2 = u'G_w u, the
+prediction m = v'G_w u of the infinite prompt, its target t = w'x_q, and H = P_2 + 6 P_3 - 6 P_22,
 
-    R_L = 1/2 E[ (v'G_w u)^2 (1 - P_2 - 6 P_3 + 6 P_22) + (v'G_w v) P_2 - 2 (1 - P_2)(v'G_w u)(w'x_q) + (w'x_q)^2 + tau^2 ].
+    R_L = 1/2 E[ (m - t)^2 + tau^2 + m^2 (2 P_2 - H) - 2 m (m - t) P_2 + (v'G_w v) P_2 ].
+
+Every term but the first two is proportional to a participation moment, and the first is a square:
+at large L, near m = t and without noise, the risk of order 1/L is not a difference of terms of
+order one.
 
 For the query x_q = B xi, xi standard normal, sigma^2 is a quadratic form of xi and every other factor another: `ExponentialTable`
 averages over the query in closed form. In block form (U = [[A, 0], [0, 0]], v = (0, b)) sigma^2 does not depend on w and the average
-over w is a trace; otherwise it is a sum over given tasks.
+over w is a trace; otherwise it is a weighted sum over given tasks.
 """
 
 from typing import NamedTuple
@@ -42,43 +47,49 @@ def label_size(problem: Problem) -> Float[Array, ""]:
     return jnp.trace(_product(problem.task_cov, problem.cov)) + problem.noise
 
 
-def _target_size(problem: Problem) -> Float[Array, ""]:
-    """E (w'x_q)^2 + tau^2 of the target of a query."""
-    return jnp.trace(_product(problem.root.T, problem.task_cov, problem.root)) + problem.noise
-
-
 def block_softmax(
     problem: Problem, params: BlockParams, table: ExponentialTable
 ) -> Float[Array, ""]:
     """The risk of a head in block form; the table holds the prompt length."""
-    Sig, B, S = problem.cov, problem.root, problem.task_cov
-    A, b = params.A, params.b
-    through = _product(Sig, A, B)
-    square = _symmetric(_product(through.T, S, through))
-    cross = _symmetric(_product(B.T, S, through))
-    scores = _symmetric(_product((A @ B).T, through))
-    ones, forms = table.averages(scores, jnp.stack([square, cross]))
-    second = jnp.trace(square) - forms[1, 0] + label_size(problem) * ones[0]
-    first = jnp.trace(cross) - forms[0, 1]
-    return 0.5 * (b**2 * second - 2 * b * first + _target_size(problem))
+    forms = _block_forms(problem, params)
+    moments, averages = table.averages(forms.scores, jnp.stack([forms.square, forms.cross]))
+    drift = 2 * averages[0, 0] - averages[1, 0] - 2 * averages[0, 1]
+    spread = params.b**2 * label_size(problem) * moments[0]
+    return 0.5 * (forms.limit + drift + spread + problem.noise)
 
 
 def block_linear(
     problem: Problem, params: BlockParams, inverse_length: Float[Array, ""]
 ) -> Float[Array, ""]:
     """Linear attention in block form [Zhang, Frei & Bartlett 2024]: a polynomial."""
+    forms = _block_forms(problem, params)
+    spread = params.b**2 * label_size(problem) * jnp.trace(forms.scores)
+    finite = inverse_length * (jnp.trace(forms.square) + spread)
+    return 0.5 * (forms.limit + finite + problem.noise)
+
+
+class _BlockForms(NamedTuple):
+    """Quadratic forms of xi, averaged over tasks: sigma^2, m^2 and m (m - t); and E (m - t)^2."""
+
+    scores: Float[Array, "d d"]
+    square: Float[Array, "d d"]
+    cross: Float[Array, "d d"]
+    limit: Float[Array, ""]
+
+
+def _block_forms(problem: Problem, params: BlockParams) -> _BlockForms:
     Sig, B, S = problem.cov, problem.root, problem.task_cov
-    A, b = params.A, params.b
-    through = _product(Sig, A, B)
-    square = jnp.trace(_product(through.T, S, through))
-    cross = jnp.trace(_product(B.T, S, through))
-    scores = jnp.trace(_product((A @ B).T, through))
-    second = (1 + inverse_length) * square + label_size(problem) * scores * inverse_length
-    return 0.5 * (b**2 * second - 2 * b * cross + _target_size(problem))
+    through = _product(Sig, params.A, B)
+    scores = _symmetric(_product((params.A @ B).T, through))
+    prediction = params.b * through  # m = w' prediction xi, t = w' B xi
+    error = prediction - B
+    square = _symmetric(_product(prediction.T, S, prediction))
+    cross = _symmetric(_product(prediction.T, S, error))
+    return _BlockForms(scores, square, cross, jnp.sum(error * _product(S, error)))
 
 
 def _given_task(problem: Problem, params: HeadParams, w: Float[Array, " d"]) -> tuple:
-    """(form of sigma^2, v'G_w u as a covector of xi, v'G_w v, w'x as a covector of xi)."""
+    """(form of sigma^2, m = v'G_w u as a covector of xi, v'G_w v, t = w'x as a covector of xi)."""
     Sig, B, d = problem.cov, problem.root, len(problem.cov)
     pull = Sig @ w
     G = jnp.block([[Sig, pull[:, None]], [pull[None], (w @ pull + problem.noise)[None, None]]])
@@ -86,16 +97,25 @@ def _given_task(problem: Problem, params: HeadParams, w: Float[Array, " d"]) -> 
     return _symmetric(_product(u.T, G, u)), params.v @ G @ u, params.v @ G @ params.v, B.T @ w
 
 
+class WeightedTasks(NamedTuple):
+    """Tasks w with weights that add up to one: a quadrature rule, or a sample, of their law."""
+
+    points: Float[Array, "n d"]
+    weights: Float[Array, " n"]
+
+
 def general_softmax(
-    problem: Problem, params: HeadParams, table: ExponentialTable, tasks: Float[Array, "n d"]
+    problem: Problem, params: HeadParams, table: ExponentialTable, tasks: WeightedTasks
 ) -> Float[Array, ""]:
     """The risk of a general head, averaged over the tasks given."""
 
     def one(w: Float[Array, " d"]) -> Float[Array, ""]:
         scores, output, spread, target = _given_task(problem, params, w)
-        square, cross = jnp.outer(output, output), _symmetric(jnp.outer(output, target))
-        ones, forms = table.averages(scores, jnp.stack([square, cross]))
-        second = output @ output - forms[1, 0] + spread * ones[0]
-        return second - 2 * (output @ target - forms[0, 1]) + target @ target
+        error = output - target
+        forms = jnp.stack([jnp.outer(output, output), _symmetric(jnp.outer(output, error))])
+        moments, averages = table.averages(scores, forms)
+        drift = 2 * averages[0, 0] - averages[1, 0] - 2 * averages[0, 1]
+        return error @ error + drift + spread * moments[0]
 
-    return 0.5 * (jnp.mean(jax.lax.map(one, tasks, batch_size=64)) + problem.noise)
+    losses = jax.lax.map(one, tasks.points, batch_size=64)
+    return 0.5 * (tasks.weights @ losses + problem.noise)

@@ -1,13 +1,15 @@
 """Linear regression in context with Gaussian inputs: the task of Sections 5 and 6 of Boursier & Boyer, exact at every length."""
 
 import math
+from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Key
+from jaxtyping import Array, Float, Int, Key
 
 from .. import _checks
 from .._typing import ArrayInput, KeyInput
@@ -15,15 +17,30 @@ from ..measures import AbstractMeasure, Gaussian
 from ..measures.gaussian import psd_sqrt
 from ..prompts import Estimate
 from ..prompts._exact import exact, is_traced
-from ..prompts.exponential import LARGEST, exponential_table
+from ..prompts.exponential import LARGEST, LONGEST, exponential_table
 from ..prompts.quasi import representative
-from ._exact_risk import Problem, block_linear, block_softmax, general_softmax
+from ._exact_risk import Problem, WeightedTasks, block_linear, block_softmax, general_softmax
 from ._linear_risk import linear_risk
 from .params import BlockParams, Params
-from .task import Attention, RiskFunction, Task, checked_attention, checked_length, needed_key
+from .task import (
+    Attention,
+    FreshRisk,
+    RiskFunction,
+    Task,
+    checked_attention,
+    checked_length,
+    for_each_head,
+    needed_key,
+    padded,
+)
 
-_TASKS = 7  # 2^7 quasi-random tasks and their negatives represent the law of w, where the risk needs all of it
+_TASKS = 2048  # behind the risk of a head that is not in block form
+_OBJECTIVE_TASKS = (
+    64  # behind its objective, and behind each of the replicates that measure its risk along a flow
+)
 _REPLICATES = 8
+_LOW = 2  # dimensions of the law of w up to which it is replaced by a quadrature rule
+_NEGLIGIBLE = 1e-20  # weight of a node of that rule
 _PROMPTS = 4096  # Wishart matrices behind the risk of ridge regression
 
 
@@ -106,13 +123,15 @@ class LinearRegression(Task):
         self,
         L: ArrayInput,
         attention: Attention = "softmax",
-        tasks: Float[Array, "n d"] | None = None,
+        tasks: Float[Array, "n d"] | WeightedTasks | None = None,
     ) -> RiskFunction:
         """The risk at length L as a function of parameters, to differentiate and to descend; in 64-bit mode.
 
         `tasks` are the tasks to average over where no closed form exists: softmax attention at finite
         L with a head that is not in block form.
         """
+        if tasks is not None and not isinstance(tasks, WeightedTasks):
+            tasks = _equally_weighted(tasks)
         return eqx.Partial(_risk, *self._ingredients(L, attention), tasks)
 
     def objective(
@@ -122,17 +141,61 @@ class LinearRegression(Task):
         *,
         like: Params,
         key: KeyInput | None = None,
+        samples: int | None = None,
     ) -> RiskFunction:
-        """The exact risk where `risk` has a closed form; otherwise its average over 64 quasi-random tasks drawn from `key`."""
+        """The exact risk where `risk` has a closed form; otherwise its average over `samples` tasks (64
+        if None).
+
+        Those are quasi-random tasks drawn from `key`; where w lives in at most two dimensions,
+        nodes of Gauss-Hermite quadrature, without a key.
+        """
         self.check_size(like)
         if _has_closed_form(like, L, attention):
             return self.risk_function(L, attention)
-        return self.risk_function(L, attention, self.tasks(_needed(key), 5))
+        count = _OBJECTIVE_TASKS if samples is None else _checks.count("samples", samples)
+        rule = self._quadrature(count)
+        return self.risk_function(
+            L, attention, self.tasks(_needed(key), _exponent(count)) if rule is None else rule
+        )
+
+    def fresh_risk(
+        self,
+        L: ArrayInput,
+        attention: Attention = "softmax",
+        *,
+        like: Params,
+        key: KeyInput | None = None,
+        samples: int | None = None,
+    ) -> FreshRisk | None:
+        """None where the objective is the exact risk. Otherwise the risk over tasks that the objective
+        does not use.
+        """
+        if _has_closed_form(like, L, attention):
+            return None
+        count = _OBJECTIVE_TASKS if samples is None else _checks.count("samples", samples)
+        averages = self._averages(L, attention, key, _REPLICATES * count)
+
+        def along(params: Params) -> Estimate:
+            heads, number = padded(params)
+            found = averages(heads, partial(_along, number))
+            return found._replace(
+                value=found.value[: int(number)], standard_error=found.standard_error[: int(number)]
+            )
+
+        return along
 
     def _ingredients(self, L: ArrayInput, attention: Attention) -> tuple[Problem, Any]:
         checked_attention(attention)
         length = checked_length(L)
         if attention == "softmax" and math.isfinite(length):
+            if length > LONGEST:
+                raise ValueError(
+                    _checks.message(
+                        f"the risk of softmax attention is computed for L up to {LONGEST:g}",
+                        f"L = {length:g}",
+                        "pass L=jnp.inf",
+                    )
+                )
             return self.problem(), exponential_table(length)
         # at infinity softmax attention of Gaussian tokens is linear attention (Lemma 2.1)
         return self.problem(), jnp.asarray(1 / length, jnp.float64)
@@ -145,12 +208,16 @@ class LinearRegression(Task):
         attention: Attention = "softmax",
         *,
         key: KeyInput | None = None,
+        samples: int | None = None,
     ) -> Any:
         """1/2 E (prediction - target)^2 over tasks, prompts of L tokens and queries; L = infinity included.
 
         Closed form, so a differentiable number without a key: heads in block form, and every head
-        under linear attention or at L = infinity. Otherwise the average over queries is exact and the
-        one over tasks uses randomised points: an `Estimate`, which needs a `key`.
+        under linear attention or at L = infinity. Otherwise an `Estimate`: the average over the query
+        is exact, that over tasks uses `samples` of them (2,048 if None). Where w lives in at most two
+        dimensions they are nodes of Gauss-Hermite quadrature, the error is the distance to a rule with
+        a third fewer nodes an axis, and no key is needed; otherwise they are quasi-random, in eight
+        scramblings drawn from `key`, whose spread is the error.
 
         >>> import jax.numpy as jnp
         >>> import largeprompt as lp
@@ -162,17 +229,66 @@ class LinearRegression(Task):
         self.check_size(params)
         if _has_closed_form(params, L, attention):
             return _inside(_compiled_risk(*self._ingredients(L, attention), None, params))
-        values = np.stack(
-            [
-                np.asarray(_compiled_risk(*self._ingredients(L, attention), self.tasks(k), params))
-                for k in jax.random.split(_needed(key), _REPLICATES)
-            ]
-        )
-        _inside(values)
-        return Estimate(values.mean(), values.std(ddof=1) / math.sqrt(_REPLICATES), _REPLICATES)
+        count = _TASKS if samples is None else _checks.count("samples", samples)
+        return self._averages(L, attention, key, count)(params, _compiled_risk)
 
-    def tasks(self, key: KeyInput, exponent: int = _TASKS) -> Float[Array, "n d"]:
-        """Quasi-random tasks with their negatives, so that what is odd in w averages to zero."""
+    def _averages(
+        self, L: ArrayInput, attention: Attention, key: KeyInput | None, count: int
+    ) -> Callable[[Params, Callable[..., Array]], Estimate]:
+        """The risk of general heads over `count` tasks in all, with an error, by a function of
+        (problem, length, tasks, params).
+        """
+        given, fine = self._ingredients(L, attention), self._quadrature(count)
+        if fine is not None:
+            coarse = self._quadrature(count, share=2 / 3)
+
+            def by_quadrature(params: Params, risk: Callable[..., Array]) -> Estimate:
+                value, other = (
+                    _inside(np.asarray(risk(*given, t, params))) for t in (fine, coarse)
+                )
+                return Estimate(value, np.abs(value - other) + 1e-14 * np.abs(value), 1)
+
+            return by_quadrature
+        keys = jax.random.split(_needed(key), _REPLICATES)
+        exponent = _exponent(math.ceil(count / _REPLICATES))
+        rules = [_equally_weighted(self.tasks(k, exponent)) for k in keys]
+
+        def by_replicates(params: Params, risk: Callable[..., Array]) -> Estimate:
+            values = _inside(np.stack([np.asarray(risk(*given, t, params)) for t in rules]))
+            error = values.std(axis=0, ddof=1) / math.sqrt(_REPLICATES)
+            return Estimate(values.mean(axis=0), error, _REPLICATES)
+
+        return by_replicates
+
+    def _quadrature(self, count: int, share: float = 1.0) -> WeightedTasks | None:
+        """Gauss-Hermite quadrature of the law of w with at most `count` nodes, or None where w has
+        too many dimensions.
+
+        `share` scales the number of nodes an axis.
+        """
+        sizes, axes = np.linalg.eigh(np.asarray(self.task_cov, np.float64))
+        kept = sizes > 1e-12 * max(sizes[-1], 0.0)
+        rank = int(np.sum(kept))
+        if rank > _LOW:
+            return None
+        from scipy.special import roots_hermitenorm
+
+        an_axis = min(128, int(count ** (1 / max(rank, 1)) + 1e-9))
+        x, weights = roots_hermitenorm(max(1, round(share * an_axis)))
+        weights = weights / np.sum(weights)
+        grid = np.stack(np.meshgrid(*[x] * rank, indexing="ij"), axis=-1).reshape(-1, rank)
+        products = np.ones(1)
+        for _ in range(rank):
+            products = np.outer(products, weights).ravel()
+        # far nodes have no weight, but scores that may be too large to average
+        large = products > _NEGLIGIBLE
+        points = (grid[large] * np.sqrt(sizes[kept])) @ axes[:, kept].T
+        return WeightedTasks(jnp.asarray(points), jnp.asarray(products[large]))
+
+    def tasks(self, key: KeyInput, exponent: int = 7) -> Float[Array, "n d"]:
+        """2^exponent quasi-random tasks with their negatives, so that what is odd in w averages to
+        zero.
+        """
         law = Gaussian(jnp.zeros(self.inputs), self.task_cov.astype(jnp.float64), check=False)
         points = representative(key, law, exponent).points
         return jnp.concatenate([points, -points])
@@ -255,8 +371,17 @@ class Minimiser(NamedTuple):
     gradient_norm: Float[Array, ""]
 
 
+def _equally_weighted(tasks: Float[Array, "n d"]) -> WeightedTasks:
+    return WeightedTasks(tasks, jnp.full(len(tasks), 1 / len(tasks)))
+
+
+def _exponent(count: int) -> int:
+    """Of the power of two that makes at least `count` tasks with their negatives."""
+    return max(0, math.ceil(math.log2(count)) - 1)
+
+
 def _risk(
-    problem: Problem, length: Any, tasks: Float[Array, "n d"] | None, params: Params
+    problem: Problem, length: Any, tasks: WeightedTasks | None, params: Params
 ) -> Float[Array, ""]:
     """The one place that knows which formula serves which parameters; `length` is a table (softmax) or 1/L (linear)."""
     linear = isinstance(length, jax.Array)
@@ -276,6 +401,14 @@ def _risk(
 
 
 _compiled_risk = eqx.filter_jit(_risk)
+
+
+@eqx.filter_jit
+def _along(
+    count: Int[Array, ""], problem: Problem, length: Any, tasks: WeightedTasks, heads: Params
+) -> Float[Array, " heads"]:
+    """Risks of the first `count` heads on a leading axis."""
+    return for_each_head(lambda head: _risk(problem, length, tasks, head), heads, count)
 
 
 def _inside(risk: Any) -> Any:

@@ -95,5 +95,5 @@ def _descend(function: RiskFunction, start: BlockParams) -> BlockParams:
     found = optimistix.root_find(
         lambda y, _: gradient(y), newton, near, max_steps=_NEWTON, throw=False
     ).value
-    better = (risk(found) <= risk(near) + 1e-12) & jnp.all(jnp.isfinite(found))
+    better = (risk(found) <= risk(near) * (1 + 1e-9)) & jnp.all(jnp.isfinite(found))
     return params(jnp.where(better, found, near))

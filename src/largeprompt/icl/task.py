@@ -8,7 +8,8 @@ from typing import Any, Literal
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Key
+import numpy as np
+from jaxtyping import Array, Float, Int, Key
 
 from .. import _checks
 from .._typing import ArrayInput, KeyInput
@@ -20,8 +21,11 @@ from .params import Params
 
 Attention = Literal["softmax", "linear"]
 RiskFunction = Callable[[Params], Float[Array, ""]]
+FreshRisk = Callable[[Params], Estimate]  # of heads on a leading axis
 
 _PROMPTS = 256  # behind the objective of a task whose risk is not known
+_REPLICATES = 8  # of as many fresh prompts, behind the risk along a flow
+_CHUNK = 64  # heads
 
 
 class Task(eqx.Module):
@@ -101,15 +105,52 @@ class Task(eqx.Module):
         *,
         like: Params,
         key: KeyInput | None = None,
+        samples: int | None = None,
     ) -> RiskFunction:
-        """The risk as a function of parameters of the form of `like`, to differentiate and to descend.
+        """The training objective, a function of parameters of the form of `like`, to differentiate
+        and to descend.
 
-        Exact where the task knows its risk; otherwise the mean loss over prompts drawn once from `key`.
+        The risk where the task knows it; otherwise the mean loss over `samples` prompts (256 if
+        None) drawn once from `key`, which is lower than the risk at parameters fitted to them.
         """
         checked_attention(attention)
-        length = checked_length(L)
-        keys = jax.random.split(self._needed(key), _PROMPTS)
-        return eqx.Partial(_mean_loss, self, attention, _draws(self, length, keys))
+        draws = _draws(self, checked_length(L), self._keys(key, samples, fresh=False)[0])
+        return eqx.Partial(_mean_loss, self, attention, draws)
+
+    def fresh_risk(
+        self,
+        L: ArrayInput,
+        attention: Attention = "softmax",
+        *,
+        like: Params,
+        key: KeyInput | None = None,
+        samples: int | None = None,
+    ) -> FreshRisk | None:
+        """The risk of heads on a leading axis over prompts that `objective` does not use; None
+        where the objective is the risk.
+
+        All heads see the same eight replicates of `samples` prompts (256 if None); the spread of
+        the replicates is the error.
+        """
+        checked_attention(attention)
+        keys, length = self._keys(key, samples, fresh=True), checked_length(L)
+
+        def along(params: Params) -> Estimate:
+            heads, count = padded(params)
+            losses = [_losses_along(self, attention, length, k, heads, count) for k in keys]
+            values = np.stack(losses)[:, : int(count)]
+            error = values.std(axis=0, ddof=1) / math.sqrt(_REPLICATES)
+            return Estimate(values.mean(axis=0), error, _REPLICATES)
+
+        return along
+
+    def _keys(self, key: KeyInput | None, samples: int | None, *, fresh: bool) -> Key[Array, "r n"]:
+        """Keys of the prompts of the objective, in one replicate, or of fresh ones in several."""
+        count = _PROMPTS if samples is None else _checks.count("samples", samples)
+        needed = self._needed(key)
+        if not fresh:
+            return jax.random.split(needed, count)[None]
+        return jax.random.split(jax.random.fold_in(needed, 2**32 - 1), (_REPLICATES, count))
 
     def _needed(self, key: KeyInput | None) -> Key[Array, ""]:
         return needed_key(key, f"the risk of a {type(self).__name__} is sampled")
@@ -135,6 +176,46 @@ def _draws(task: Task, length: float, keys: Key[Array, " n"]) -> Any:
 
 def _mean_loss(task: Task, attention: Attention, draws: Any, params: Params) -> Float[Array, ""]:
     return jnp.mean(jax.vmap(lambda draw: task._loss_of(params, attention, *draw))(draws))
+
+
+@eqx.filter_jit
+def _losses_along(
+    task: Task,
+    attention: Attention,
+    length: float,
+    keys: Key[Array, " n"],
+    heads: Params,
+    count: Int[Array, ""],
+) -> Float[Array, " heads"]:
+    """The mean loss of each head on the same prompts."""
+    draws = _draws(task, length, keys)
+    return for_each_head(lambda head: _mean_loss(task, attention, draws, head), heads, count)
+
+
+def padded(params: Params) -> tuple[Params, Int[Array, ""]]:
+    """Heads on a leading axis, padded to a multiple of 64 so that one program serves any number of
+    them, and their number.
+    """
+    count = len(jax.tree.leaves(params)[0])
+
+    def pad(leaf: Any) -> Array:
+        leaf = np.asarray(leaf)
+        widths = [(0, -count % _CHUNK)] + [(0, 0)] * (leaf.ndim - 1)
+        return jnp.asarray(np.pad(leaf, widths, mode="edge"))
+
+    return jax.tree.map(pad, params), jnp.asarray(count, jnp.int32)
+
+
+def for_each_head(
+    function: RiskFunction, heads: Params, count: Int[Array, ""]
+) -> Float[Array, " heads"]:
+    """A function of the first `count` heads on a leading axis; zero for the others."""
+
+    def step(i: Array, found: Array) -> Array:
+        head = jax.tree.map(lambda leaf: leaf[i], heads)
+        return found.at[i].set(function(head).astype(found.dtype))
+
+    return jax.lax.fori_loop(0, count, step, jnp.zeros(len(jax.tree.leaves(heads)[0])))
 
 
 def needed_key(key: KeyInput | None, why: str, fix: str = "") -> Key[Array, ""]:

@@ -11,9 +11,13 @@ their average over a Gaussian vector xi with quadratic form s = xi'M xi, lambda_
 
 no quadrature over the vector, differentiable, at a cost that does not depend on L.
 
-The exponents: a few real ones that match h to fourth order at s = 0, and the nodes of the inverse Laplace transform of the rest on
-the line Re p = -c, c = 1/(4 lambda), halfway between the pole of the transform at 0 (h tends to 1) and the singularity of the
-Gaussian integral. Each rung of a ladder of lambda has its own line.
+The exponents: a few real ones that match h to fourth order at s = 0, and the nodes of the inverse
+Laplace transform of the rest on a line Re p = -c, between the pole of the transform at 0 (h tends
+to 1) and the singularity of the Gaussian integral at -1/(2 lambda). Every line gives the same
+average, with different cancellation: at L = 1e15 the terms may exceed their sum 1e9 times. So there
+is a ladder of lines, and each M takes the one whose terms are smallest: the rung nearest to the
+saddle point of the integrand. Relative errors are below 1e-9 for L up to 1e20 and below 1e-6 up to
+1e30 (`LONGEST`).
 """
 
 from functools import lru_cache
@@ -22,26 +26,33 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Complex, Float
-from numpy.polynomial import legendre
+from jaxtyping import Array, Bool, Complex, Float, Inexact, Int
+from numpy.polynomial import Chebyshev, legendre
 
 from ._domain import RESOLVED, SHORT
 from .participation import participation
 
-LARGEST = 16.0  # Frobenius norm of M
-_RUNGS = (1 / 64, 1 / 16, 0.25, 1.0, 4.0, LARGEST)
+LARGEST = 1e6  # Frobenius norm of M
+LONGEST = 1e30  # finite length
+_NEAREST = 0.75  # a line goes at most this part of the way to the singularity at -1/(2 lambda)
+# the cancellation grows with L where 1/4 < lambda < 2: lines lie close together there
+_LINES = np.concatenate(
+    [np.geomspace(1.5, 0.125, 15), np.geomspace(0.125, _NEAREST / (2 * LARGEST), 13)[1:]]
+)
 _DEGREE = 20  # Legendre modes on a panel of s
-_NODES = 64  # on half a line
+_NODES = 96  # on half a line
 _REAL = 5  # real exponents 0, 1, .., matching h to this order at 0
-_FAST = 1.5  # no line is further left: beyond, e^{-cs} is below 1/L anyway
 _REACH = 400.0  # the lines end at this imaginary part, where the transform has fallen like p^-6
 _DROP = 45.0
+_SHARP, _FAR = 18.0, 400.0  # from here on h is a series in 1/sigma: shortest prompts, long ones
+_TAIL = 10  # its degree
 
 
 class ExponentialTable(eqx.Module):
-    """W_n and p_n for both functions at one length, one row for each rung of the ladder of lambda."""
+    """W_n and p_n for both functions at one length, a row for each line Re p = -c of the ladder."""
 
-    rungs: Float[Array, " rungs"]
+    lines: Float[Array, " rungs"]
+    log_sizes: Float[Array, " rungs"]  # of the sum of |W_n|
     exponents: Complex[Array, "rungs nodes"]
     weights: Complex[Array, "rungs 2 nodes"]
 
@@ -50,24 +61,36 @@ class ExponentialTable(eqx.Module):
     ) -> tuple[Float[Array, " 2"], Float[Array, "2 forms"]]:
         """E[h(S)] and E[h(S) xi'Q xi] for both functions h and every form Q, S = xi'M xi, xi standard normal, M >= 0.
 
-        NaN where the Frobenius norm of M exceeds the ladder; whoever hands numbers to a user checks for it.
+        NaN where the Frobenius norm of M exceeds `LARGEST`; whoever hands numbers to a user checks
+        for it.
         """
-        size = jax.lax.stop_gradient(jnp.linalg.norm(M))  # at least lambda_max
-        rung = jnp.clip(jnp.sum(size > self.rungs), 0, len(_RUNGS) - 1)
+        rung, known = self._best_line(jax.lax.stop_gradient(M))
         p, W = self.exponents[rung], self.weights[rung]
         tilts = 2 * p[:, None, None] * M.astype(p.dtype)
         inverse, log_det = _inverse(jnp.eye(len(M), dtype=p.dtype) + tilts)
         mass = jnp.exp(-0.5 * log_det)
         traces = jnp.einsum("fij,nji->fn", Q.astype(inverse.dtype), inverse)
         # a step of a solver that leaves the ladder must be refused by the solver: it sees NaN
-        inside = jnp.where(size <= self.rungs[-1], 1.0, jnp.nan)
+        inside = jnp.where(known, 1.0, jnp.nan)
         ones, forms = W @ mass, jnp.einsum("hn,n,fn->hf", W, mass, traces)
         return inside * jnp.real(ones), inside * jnp.real(forms)
 
+    def _best_line(self, M: Float[Array, "d d"]) -> tuple[Int[Array, ""], Bool[Array, ""]]:
+        """The line with the smallest terms, sum |W_n| det(I - 2cM)^{-1/2}, and whether the ladder
+        reaches to M.
+        """
+        c = jnp.concatenate([self.lines, self.lines / _NEAREST])
+        _, log_det = _inverse(jnp.eye(len(M)) - 2 * c[:, None, None] * M)
+        here, further = jnp.split(log_det, 2)
+        served = jnp.isfinite(further)  # NaN where I - 2cM is not positive definite
+        sizes = jnp.where(served, self.log_sizes - 0.5 * here, jnp.inf)
+        return jnp.argmin(sizes), jnp.linalg.norm(M) <= LARGEST
+
 
 @jax.custom_jvp
-def _inverse(K: Complex[Array, "n d d"]) -> tuple[Complex[Array, "n d d"], Complex[Array, " n"]]:
-    """Inverses and logarithms of determinants of complex symmetric matrices whose real part is positive definite.
+def _inverse(K: Inexact[Array, "n d d"]) -> tuple[Inexact[Array, "n d d"], Inexact[Array, " n"]]:
+    """Inverses and logarithms of determinants of symmetric matrices whose real part is positive
+    definite; NaN for other real ones.
 
     Sweeping one pivot after the other needs no exchange of rows: every pivot is a Schur complement, so it too has a positive real
     part, and the sum of the principal logarithms is the branch that is real for real matrices. Only elementary operations: library
@@ -93,10 +116,11 @@ def _inverse_jvp(primals: tuple[Array], tangents: tuple[Array]) -> tuple:
 
 @lru_cache(maxsize=128)
 def exponential_table(L: float) -> ExponentialTable:
-    """The table of one length L >= 1; all weights vanish at infinity."""
-    rows = [_line(rung) for rung in _RUNGS]
+    """The table of one length 1 <= L <= LONGEST; all weights vanish at infinity."""
+    rows = [_line(c) for c in _LINES]
     exponents = np.stack([np.concatenate([np.arange(_REAL), p]) for p, _ in rows])
-    weights = np.zeros((len(_RUNGS), 2, _REAL + _NODES), complex)
+    weights = np.zeros((len(_LINES), 2, _REAL + _NODES), complex)
+    sizes = np.ones(len(_LINES))
     if np.isfinite(L):
         centres, halves, modes, values = _panels(L)
         real = _matched(modes, values, halves[0])
@@ -108,35 +132,58 @@ def exponential_table(L: float) -> ExponentialTable:
         for i, (p, dp) in enumerate(rows):
             transform = _transform(p, centres, halves, coefficients, _DROP + np.log(L))
             weights[i] = np.concatenate([real, transform * dp / (2j * np.pi)], axis=1)
+            sizes[i] = np.sum(np.abs(weights[i, :, _REAL:])) + np.finfo(float).tiny
     # known numbers even while JAX traces: the table outlives the trace
     with jax.enable_x64(True), jax.ensure_compile_time_eval():
-        return ExponentialTable(jnp.asarray(_RUNGS), jnp.asarray(exponents), jnp.asarray(weights))
+        arrays = (_LINES, np.log(sizes), exponents, weights)
+        return ExponentialTable(*(jnp.asarray(array) for array in arrays))
 
 
-def _line(rung: float) -> tuple[np.ndarray, np.ndarray]:
+def _line(c: float) -> tuple[np.ndarray, np.ndarray]:
     """Points on Re p = -c, close together near the real axis, with their weights; the lower half is the complex conjugate."""
-    c = min(1 / (4 * rung), _FAST)
-    t = np.linspace(0, np.arcsinh(_REACH / c), _NODES)
-    dp = 1j * c * np.cosh(t) * t[1] * np.where(t == 0, 1, 2)
-    return -c + 1j * c * np.sinh(t), dp
+    near = c * (1 / _NEAREST - 1)  # at least this far from both singularities
+    t = np.linspace(0, np.arcsinh(_REACH / near), _NODES)
+    dp = 1j * near * np.cosh(t) * t[1] * np.where(t == 0, 1, 2)
+    return -c + 1j * near * np.sinh(t), dp
 
 
 def _panels(L: float) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """Panels of s that grow with s, the projection on Legendre modes, and both functions at the Gauss points of each panel."""
-    last = (_DROP + np.log(L)) * 4 * _RUNGS[-1]
-    if L < SHORT:
-        # the last panel reaches up to 12% further; on the slowest line e^{-cs} has fallen to 6e-10 there
-        last = min(last, 0.85 * RESOLVED**2)
+    last = (_DROP + np.log(L)) / _LINES[-1]
     edges = [0.0]
     while edges[-1] < last:
-        edges.append(edges[-1] + max(1.0, 0.12 * edges[-1]))
+        # beyond 4000 even the longest prompt has little weight outside one token: h is a series in
+        # 1/sigma
+        edges.append(edges[-1] + max(1.0, (0.12 if edges[-1] < 4000 else 0.3) * edges[-1]))
     centres, halves = (np.add(edges[1:], edges[:-1]) / 2, np.diff(edges) / 2)
     x, w = legendre.leggauss(_DEGREE)
     modes = (legendre.legvander(x, _DEGREE - 1) * w[:, None]).T
     modes = modes * (np.arange(_DEGREE) + 0.5)[:, None]
-    found = participation(np.sqrt(centres[:, None] + halves[:, None] * x), L)
+    return (
+        centres,
+        halves,
+        modes,
+        moment_functions(np.sqrt(centres[:, None] + halves[:, None] * x), L),
+    )
+
+
+def moment_functions(sigma: np.ndarray, L: float) -> np.ndarray:
+    """P_2 and P_2 + 6 P_3 - 6 P_22 on a leading axis; also where `participation` does not reach, at
+    large sigma and small L.
+    """
+    # `participation` is resolved up to some deviation. Beyond it (1 - h) sigma is a power series in
+    # 1/sigma: two tokens share the weight only where their scores are within O(1) of each other,
+    # which has probability O(1/sigma).
+    sharp = _SHARP if L < SHORT / 2 else RESOLVED if L < SHORT else _FAR
+    nodes = np.cos(np.pi * (np.arange(_TAIL + 1) + 0.5) / (_TAIL + 1))
+    nodes = (2 + nodes) / sharp  # of 1/sigma
+    found = participation(np.concatenate([1 / nodes, np.minimum(sigma, sharp).ravel()]), L)
     p2, p3, p22 = (np.asarray(a) for a in (found.p2, found.p3, found.p22))
-    return centres, halves, modes, np.stack([p2, p2 + 6 * p3 - 6 * p22])
+    h = np.stack([p2, p2 + 6 * p3 - 6 * p22])
+    series = [Chebyshev.fit(nodes, (1 - f[: _TAIL + 1]) / nodes, _TAIL) for f in h]
+    x = 1 / np.maximum(sigma, sharp)
+    beyond = np.stack([1 - x * one(x) for one in series])
+    return np.where(sigma <= sharp, h[:, _TAIL + 1 :].reshape(beyond.shape), beyond)
 
 
 def _matched(modes: np.ndarray, values: np.ndarray, half: float) -> np.ndarray:
@@ -156,10 +203,35 @@ def _transform(
     p: np.ndarray, centres: np.ndarray, halves: np.ndarray, coefficients: np.ndarray, drop: float
 ) -> np.ndarray:
     """int e^{ps} f(s) ds panel by panel: Legendre modes times exponentials integrate to spherical Bessel functions."""
-    from scipy.special import spherical_in
-
     near = -p[0].real * (centres - halves) < drop
-    z = p[:, None] * halves[near]
-    bessel = np.stack([spherical_in(m, z) for m in range(_DEGREE)], axis=-1)
     scale = 2 * halves[near] * np.exp(p[:, None] * centres[near])
-    return np.einsum("np,hpm,npm->hn", scale, coefficients[:, near], bessel)
+    modes = scale[..., None] * _spherical_bessel(p[:, None] * halves[near])
+    modes = modes.reshape(len(p), -1)
+    return coefficients[:, near].reshape(2, -1).astype(modes.dtype) @ modes.T
+
+
+def _spherical_bessel(z: np.ndarray) -> np.ndarray:
+    """Modified spherical Bessel functions i_0, .., i_{_DEGREE - 1} on a last axis, to about 1e-13
+    for |Re z| of order one.
+
+    By the recurrence i_{n-1} - i_{n+1} = (2n + 1)/z i_n: upwards where |z| is larger than the
+    order, otherwise downwards, scaled so that the sum of (2n + 1) i_n is e^z [DLMF 10.60]. SciPy's
+    functions take a second for the numbers that are needed here.
+    """
+    found = np.empty((_DEGREE, *z.shape), complex)
+    large = np.abs(z) > _DEGREE
+    x = z[large]
+    terms = [np.sinh(x) / x]
+    terms.append((np.cosh(x) - terms[0]) / x)
+    for n in range(1, _DEGREE - 1):
+        terms.append(terms[-2] - (2 * n + 1) / x * terms[-1])
+    found[:, large] = terms
+    x = z[~large]
+    above, here, total = np.zeros_like(x), np.full_like(x, 1e-280), np.zeros_like(x)
+    for n in range(3 * _DEGREE, -1, -1):
+        total = total + (2 * n + 1) * here
+        if n < _DEGREE:
+            found[n][~large] = here
+        above, here = here, above + (2 * n + 1) / x * here
+    found[:, ~large] *= np.exp(x) / total
+    return np.moveaxis(found, 0, -1)
