@@ -134,7 +134,7 @@ def test_a_prompt_too_long_for_32_bits_is_refused():
         lambda: lp.sample_outputs(KEY, head, mu, z, 2**32, 1),
         lambda: lp.sample_gradients(KEY, head, mu, z, 2**32, 1, cotangent=np.ones(2)),
         lambda: lp.descend(
-            KEY, lp.LinearRegression(np.eye(1)), lp.BlockParams(np.eye(1), 1.0), 1e10, 1
+            KEY, lp.LinearRegression(np.eye(1)), lp.BlockParams(np.eye(1), 1.0), 2**32, 1, batch=1
         ),
     ):
         with pytest.raises(ValueError, match=r"at most 2\^32 - 1"):
