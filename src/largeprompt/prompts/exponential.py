@@ -177,13 +177,14 @@ def moment_functions(sigma: np.ndarray, L: float) -> np.ndarray:
     sharp = _SHARP if L < SHORT / 2 else RESOLVED if L < SHORT else _FAR
     nodes = np.cos(np.pi * (np.arange(_TAIL + 1) + 0.5) / (_TAIL + 1))
     nodes = (2 + nodes) / sharp  # of 1/sigma
-    found = participation(np.concatenate([1 / nodes, np.minimum(sigma, sharp).ravel()]), L)
+    near = sigma <= sharp
+    found = participation(np.concatenate([1 / nodes, sigma[near]]), L)
     p2, p3, p22 = (np.asarray(a) for a in (found.p2, found.p3, found.p22))
-    h = np.stack([p2, p2 + 6 * p3 - 6 * p22])
-    series = [Chebyshev.fit(nodes, (1 - f[: _TAIL + 1]) / nodes, _TAIL) for f in h]
-    x = 1 / np.maximum(sigma, sharp)
-    beyond = np.stack([1 - x * one(x) for one in series])
-    return np.where(sigma <= sharp, h[:, _TAIL + 1 :].reshape(beyond.shape), beyond)
+    h = np.empty((2, *sigma.shape))
+    for row, known in zip(h, (p2, p2 + 6 * p3 - 6 * p22), strict=True):
+        series = Chebyshev.fit(nodes, (1 - known[: _TAIL + 1]) / nodes, _TAIL)
+        row[near], row[~near] = known[_TAIL + 1 :], 1 - series(1 / sigma[~near]) / sigma[~near]
+    return h
 
 
 def _matched(modes: np.ndarray, values: np.ndarray, half: float) -> np.ndarray:
