@@ -181,9 +181,10 @@ def moment_functions(sigma: np.ndarray, L: float) -> np.ndarray:
     found = participation(np.concatenate([1 / nodes, sigma[near]]), L)
     p2, p3, p22 = (np.asarray(a) for a in (found.p2, found.p3, found.p22))
     h = np.empty((2, *sigma.shape))
-    for row, known in zip(h, (p2, p2 + 6 * p3 - 6 * p22), strict=True):
+    for i, known in enumerate((p2, p2 + 6 * p3 - 6 * p22)):
         series = Chebyshev.fit(nodes, (1 - known[: _TAIL + 1]) / nodes, _TAIL)
-        row[near], row[~near] = known[_TAIL + 1 :], 1 - series(1 / sigma[~near]) / sigma[~near]
+        h[i][near] = known[_TAIL + 1 :]
+        h[i][~near] = 1 - series(1 / sigma[~near]) / sigma[~near]
     return h
 
 
