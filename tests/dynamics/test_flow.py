@@ -170,13 +170,25 @@ def test_gradient_flow_of_a_general_head_reports_the_risk_on_fresh_tasks():
     rng = np.random.default_rng(3)
     task = lp.LinearRegression(np.eye(3))
     start = lp.HeadParams(0.3 * rng.normal(size=(4, 4)), 0.3 * rng.normal(size=4))
-    run = lp.gradient_flow(task, start, math.inf, 3.0, saveat=[0.0, 3.0], key=KEY, samples=8)
+    run = lp.gradient_flow(task, start, 5, 3.0, saveat=[0.0, 3.0], key=KEY, samples=8)
     np.testing.assert_allclose(run.objective(run.final), run.training_loss[-1])
     for i in (0, 1):
-        found = task.risk(run.at(i), math.inf, key=jax.random.key(78))
+        found = task.risk(run.at(i), 5, key=jax.random.key(78))
         spread = np.hypot(found.standard_error, run.risk_error[i])
         assert abs(run.risk[i] - found.value) <= 5 * spread
     assert found.value - run.training_loss[-1] > 5 * found.standard_error
+
+
+def test_gradient_flow_of_a_general_head_is_exact_at_infinity():
+    """There the risk has a closed form: nothing is sampled, and no key is needed."""
+    rng = np.random.default_rng(3)
+    task = lp.LinearRegression(np.eye(3))
+    start = lp.HeadParams(0.3 * rng.normal(size=(4, 4)), 0.3 * rng.normal(size=4))
+    run = lp.gradient_flow(task, start, math.inf, 3.0, saveat=[0.0, 3.0])
+    np.testing.assert_allclose(run.risk, [task.risk(run.at(i), math.inf) for i in (0, 1)])
+    np.testing.assert_array_equal(run.risk, run.training_loss)
+    assert np.all(run.risk_error == 0)
+    assert run.risk[1] < run.risk[0]
 
 
 def test_a_stationary_start_stays():

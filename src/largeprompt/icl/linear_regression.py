@@ -387,6 +387,7 @@ def _risk(
     linear = isinstance(length, jax.Array)
     if isinstance(params, BlockParams):
         return (block_linear if linear else block_softmax)(problem, params, length)
+    params = jax.tree.map(jnp.asarray, params)  # ends of flows are NumPy arrays
     if linear:
         return linear_risk(problem, *params.matrices(), length)
     if tasks is None:
