@@ -89,8 +89,9 @@ def test_objective_of_a_general_head_is_exact_without_a_key():
     for L, attention in cases:
         exact = TASK.objective(L, attention, like=head)(head)
         assert float(exact) == float(TASK.risk(head, L, attention))
+    wide = lp.HeadParams(np.eye(4), np.ones(4))
     with pytest.raises(ValueError, match="needs a key"):
-        TASK.objective(5, "softmax", like=head)
+        lp.LinearRegression(np.eye(3)).objective(5, "softmax", like=wide)
 
 
 @pytest.mark.parametrize(

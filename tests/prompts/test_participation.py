@@ -266,3 +266,22 @@ def test_no_recompilation_when_values_or_counts_change():
     participation(np.linspace(0, 6, 2500), 3.0)
     participation(np.zeros((5, 7)), 3.0)
     assert not [name for name in compiled if "compile" in name]
+
+
+def test_participation_everywhere_in_its_domain():
+    """Deviations to 1e8, lengths to 1e100, at random: finite, and ordered as moments of weights are.
+
+    1/L <= P_2 <= 1, P_2^2 <= P_3 <= P_2 and P_2^2 <= P_22 <= P_3 hold for every law of weights.
+    """
+    rng = np.random.default_rng(0)
+    sigma = np.concatenate([rng.uniform(0, 40, 2000), 10.0 ** rng.uniform(1.6, 8, 2000)])
+    L = np.concatenate([10.0 ** rng.uniform(0, 100, 2000), 10.0 ** rng.uniform(2, 100, 2000)])
+    found = participation(sigma, L)
+    p2, p3, p22, error = (np.asarray(a) for a in (found.p2, found.p3, found.p22, found.error))
+    assert np.all(error < 1e-3)
+    assert np.all(error[sigma <= 1e3] < 1e-6)
+    slack = 1 + 4 * error + 1e-12
+    assert np.all(p2 * slack >= 1 / L)
+    assert np.all(p2 <= slack)
+    for low, high in ((p2**2, p3), (p3, p2), (p2**2, p22), (p22, p3)):
+        assert np.all(low <= high * slack)

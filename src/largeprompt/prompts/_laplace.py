@@ -45,7 +45,11 @@ def tau_nodes(least: int) -> int:
 
 
 def wright_omega(v: Float[Array, "..."], newton: int = 3) -> Float[Array, "..."]:
-    """w > 0 with w + ln w = v, that is Lambert's W(e^v), without ever forming e^v for large v."""
+    """w > 0 with w + ln w = v, that is Lambert's W(e^v), without ever forming e^v for large v.
+
+    Below v = -690, where e^v leaves float64, its value there.
+    """
+    v = jnp.maximum(v, -690.0)
     z = jnp.maximum(v, 0.0) + jnp.log1p(jnp.exp(-jnp.abs(v)))  # ln(1 + e^v)
     w = z * (1 - jnp.log1p(z) / (2 + z))  # within a few per cent; three Newton steps reach rounding
     for _ in range(newton):
@@ -92,7 +96,9 @@ def _crude_log_phi_0(
     above = _crude_log_tail(-tau / sigma)
     below = tau + sigma**2 / 2 + _crude_log_tail((tau + sigma**2) / sigma)
     tail = 0.8 * (jnp.exp(above) + jnp.exp(jnp.minimum(below, 0.0)))
-    return jnp.where(tail < 0.4, jnp.log1p(-jnp.minimum(tail, 0.4)), laplace)
+    # Laplace's method says phi_0 ~ 1 for t a little below 1: it is at most what is left of 1 there
+    most = math.log1p(-0.4)
+    return jnp.where(tail < 0.4, jnp.log1p(-jnp.minimum(tail, 0.4)), jnp.minimum(laplace, most))
 
 
 class _Window(NamedTuple):

@@ -47,7 +47,7 @@ def measure(config: Config, key: Key[Array, ""]) -> xr.Dataset:
     balanced = published_experiment(
         seeds=seeds["balanced"], init="balanced", references=False, **options
     )
-    lengths = config["lengths"]
+    lengths = [float(L) for L in config["lengths"]]
     tasks = {name: published_task(name) for name in _VARIANTS}
     final = {name: _final_risks(tasks[name], data) for name, data in found.items()}
     starts = {"paper": found["paper"], "released-code": found["released-code"], "(9)": balanced}
@@ -408,7 +408,7 @@ def _noiseless(task: LinearRegression, config: Config) -> xr.Dataset:
     The first starts are those of the runs. Paths are in the coordinates of the landscape;
     `path_arrives` says whether they end in the block class.
     """
-    L, keys = config["lengths"][0], seed_keys(PUBLISHED.seed, config["starts"])
+    L, keys = float(config["lengths"][0]), seed_keys(PUBLISHED.seed, config["starts"])
     starts = initial_weights("paper", keys)["linear"]
     with jax.enable_x64(True):
         weights = jax.tree.map(lambda *w: np.stack(w).astype(np.float64), *starts)
