@@ -9,6 +9,7 @@ import optax
 import pytest
 
 import largeprompt as lp
+from largeprompt.dynamics._optimisers import shared
 
 _EVENT = "/jax/core/compile/backend_compile_duration"
 
@@ -176,3 +177,19 @@ def test_another_shape_is_counted():
     with _compilations() as seen:
         jax.jit(lambda x: x + 1)(np.ones(7))
     assert seen
+
+
+RATE = 0.1
+
+
+def test_shared_optimisers_do_not_read_global_variables(monkeypatch):
+    """A schedule that names a global variable is another one each time: the variable may have changed."""
+
+    def made():
+        return optax.sgd(lambda step: RATE / (1 + step))
+
+    first = shared(made())
+    monkeypatch.setitem(globals(), "RATE", 0.2)
+    assert shared(made()) is not first
+    assert shared(optax.adam(1e-3)) is shared(optax.adam(1e-3))
+    assert shared(optax.adam(1e-3)) is not shared(optax.adam(2e-3))

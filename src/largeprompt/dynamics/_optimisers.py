@@ -2,9 +2,9 @@
 its program again.
 
 Programs are compiled for the functions of an optimiser, which Python compares by identity. Two
-functions with the same code, the same globals, and equal defaults and closures compute the same:
-optimisers of optax are closures over numbers, schedules and other such functions, and are compared
-by that.
+functions with the same code and equal defaults and closures compute the same, as long as they read
+no global variable that may have changed in between: optimisers of optax are closures over numbers,
+schedules and other such functions, and are compared by that.
 """
 
 import types
@@ -60,6 +60,8 @@ def _meaning(thing: Any, above: tuple[int, ...]) -> Any:
     if id(thing) in above:  # a function that calls itself
         return "above", len(above) - above.index(id(thing))
     if isinstance(thing, types.FunctionType):
+        if not thing.__module__.startswith("optax.") and _reads_globals(thing):
+            return _Same(thing)
         try:
             held = [cell.cell_contents for cell in thing.__closure__ or ()]
         except ValueError:  # a cell that is still empty
@@ -71,3 +73,13 @@ def _meaning(thing: Any, above: tuple[int, ...]) -> Any:
         options = tuple(sorted(thing.keywords.items()))
         return kind, tuple(_meaning(part, within) for part in (thing.func, thing.args, options))
     return _Same(thing)
+
+
+def _reads_globals(function: types.FunctionType) -> bool:
+    """Whether a function, or one defined inside it, names a global variable."""
+    codes = [function.__code__]
+    for code in codes:
+        if not function.__globals__.keys().isdisjoint(code.co_names):
+            return True
+        codes += [const for const in code.co_consts if isinstance(const, types.CodeType)]
+    return False
