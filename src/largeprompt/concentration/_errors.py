@@ -87,7 +87,9 @@ def check_dimensions(head: Head, mu: AbstractMeasure, nu: AbstractMeasure) -> No
 def _over_variances(
     parts: Decomposition, nu: AbstractMeasure, log_length: float, key: KeyInput | None
 ) -> Route:
-    """Gaussian tokens: sums over the law of the score variance, by rules refined until their own error is small."""
+    """Gaussian tokens: sums over the law of the score variance, by rules refined until their own
+    error is small.
+    """
 
     def rules(level: int) -> list[Average]:
         return averages(nu, parts.factor, parts.features, log_length, key, level)
@@ -176,14 +178,18 @@ def _check_tail(terms: np.ndarray, lengths: np.ndarray) -> None:
 
 
 class Pairing(NamedTuple):
-    """Queries, and the law of the tokens: itself, or a list of laws that represent it at each of the queries."""
+    """Queries, and the law of the tokens: itself, or a list of laws that represent it at each of
+    the queries.
+    """
 
     queries: Empirical
     tokens: Gaussian | Empirical | list[Empirical]
 
 
 class Pairings(NamedTuple):
-    """Independent pairings, a coarser one whose distance is an error (None: none is needed), and the route in words."""
+    """Independent pairings, a coarser one whose distance is an error (None: none is needed), and
+    the route in words.
+    """
 
     all: list[Pairing]
     coarse: Pairing | None
@@ -198,7 +204,9 @@ def _pointwise(
     longest: float,
     key: KeyInput | None,
 ) -> Route:
-    """Other tokens: the Laplace integral over atoms, query by query; sums over atoms are computed once for all lengths."""
+    """Other tokens: the Laplace integral over atoms, query by query; sums over atoms are computed
+    once for all lengths.
+    """
     pairings = tokens_and_queries(head, mu, nu, key)
     for pairing in pairings.all:
         inside_domain(head, mu, pairing.queries.points)
@@ -222,7 +230,9 @@ def _pointwise(
 def _terms(
     head: Head, mu: AbstractMeasure, pairing: Pairing, quantity: Quantity, longest: float
 ) -> Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]:
-    """The function of lengths that gives the terms of the average over queries, (queries, lengths), and what is missing from their sum."""
+    """The function of lengths that gives the terms of the average over queries, (queries,
+    lengths), and what is missing from their sum.
+    """
     z, order = np.asarray(pairing.queries.points), 2 if quantity == "gradient_U" else 1
     weights = np.asarray(pairing.queries.weights, np.float64)
     weights = weights / weights.sum()
@@ -248,7 +258,9 @@ def _terms(
 def tokens_and_queries(
     head: Head, mu: AbstractMeasure, nu: AbstractMeasure, key: KeyInput | None
 ) -> Pairings:
-    """Tokens and queries as points: one pairing where both are exact, otherwise independent representatives."""
+    """Tokens and queries as points: one pairing where both are exact, otherwise independent
+    representatives.
+    """
     tokens = mu if isinstance(mu, Gaussian) else finite_support(mu)
     queries, coarse = finite_support(nu), None
     if queries is None or queries.n > _MOST_QUERIES:
@@ -289,7 +301,9 @@ def _represented_at(
 
 
 def _random_queries(nu: AbstractMeasure, key: KeyInput | None) -> list[Empirical]:
-    """Scrambled queries; of a Gaussian law, half of them twice as wide, since rare large queries may carry the average."""
+    """Scrambled queries; of a Gaussian law, half of them twice as wide, since rare large queries
+    may carry the average.
+    """
     if not isinstance(nu, Gaussian):
         return scrambled(nu, key, _QUERIES)
     laws = (nu, Gaussian(nu.centre, 4 * nu.covariance, check=False))
@@ -308,7 +322,9 @@ def _random_queries(nu: AbstractMeasure, key: KeyInput | None) -> list[Empirical
 
 
 def average_over(pairings: Pairings, function: Callable, head: Head, lengths: np.ndarray) -> Values:
-    """The function of (head, law, z, L), averaged over queries, with its error; values of shape (lengths, ...)."""
+    """The function of (head, law, z, L), averaged over queries, with its error; values of shape
+    (lengths, ...).
+    """
     found = summary([_average(pairing, function, head, lengths) for pairing in pairings.all])
     if pairings.coarse is None:
         return found

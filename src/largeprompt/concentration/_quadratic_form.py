@@ -1,23 +1,25 @@
 """Averages over a Gaussian query of functions of its score variance, by one-dimensional quadrature.
 
-Let z ~ N(a, C) and S = |F z|^2: the variance of the scores a query sees. For a polynomial q, divided by a power of S if need be,
-and any smooth h,
+Let z ~ N(a, C) and S = |F z|^2: the variance of the scores a query sees. For a polynomial q,
+divided by a power of S if need be, and any smooth h,
 
     E[q(z) h(S)] = int h(s) f_q(s) ds,      f_q(s) = 1/(2 pi i) int e^{ps} E[q(z) e^{-pS}] dp,
 
 and E[q e^{-pS}] is closed form: under the (complex) tilt z is again Gaussian.
 
-*Nodes.* With K(p) = log E e^{-pS}, every s is the mean -K'(p) of the law tilted at one real p, and r = -sign(p) sqrt(-2 (K + ps)),
-the signed root of its large-deviation rate, is a coordinate in which every law looks like a standard normal one: narrow and wide
-laws, edges and far tails alike. The trapezoidal rule in r therefore needs neither a search for the mass nor a cut-off.
+*Nodes.* With K(p) = log E e^{-pS}, every s is the mean -K'(p) of the law tilted at one real p, and
+r = -sign(p) sqrt(-2 (K + ps)), the signed root of its large-deviation rate, is a coordinate in
+which every law looks like a standard normal one: narrow and wide laws, edges and far tails alike.
+The trapezoidal rule in r therefore needs neither a search for the mass nor a cut-off.
 
-*Density.* The contour is a hyperbola through the saddle point p with asymptotes at 22.5 degrees from the vertical. On it every
-factor of E e^{-pS}, central or not, is at most e^{-(p - saddle) ...} of its value at the saddle: with y_i = rho_i (p - saddle),
+*Density.* The contour is a hyperbola through the saddle point p with asymptotes at 22.5 degrees
+from the vertical. On it E e^{-pS + ps}, central or not, falls from its value at the saddle: with
+y_i = rho_i (p - saddle),
 
     exponent = sum_i [y_i - log(1 + y_i)]/2 + tau_i y_i^2/(1 + y_i),      Re <= 0 for angles below 45 degrees.
 
-*Certificate.* E[q e^{-pS}] is known at every real p: the rule must reproduce it across the window, and E S. The largest relative
-gap is part of the error of every average.
+*Certificate.* E[q e^{-pS}] is known at every real p: the rule must reproduce it across the window,
+and E S. The largest relative gap is part of the error of every average.
 """
 
 import math
@@ -44,9 +46,10 @@ class Feature(NamedTuple):
 class Average(NamedTuple):
     """E[q(z) h(S)] ~ sum_j weights[q, j] h(variances[j]).
 
-    `coarse` are the weights of a coarser rule on the same nodes, `gap` the largest relative error of the rule on averages that are
-    known in closed form, and `geometric` whether the rule's error is about the square of the coarser one's. `points` are S and the
-    weights of random points behind the rule, whose tail can be examined.
+    `coarse` are the weights of a coarser rule on the same nodes, `gap` the largest relative error
+    of the rule on averages that are known in closed form, and `geometric` whether the rule's error
+    is about the square of the coarser one's. `points` are S and the weights of random points
+    behind the rule, whose tail can be examined.
     """
 
     variances: np.ndarray
@@ -58,7 +61,8 @@ class Average(NamedTuple):
 
 
 class _Form(NamedTuple):
-    """S = offset + sum_i (sqrt(lam_i) xi_i + sqrt(shift_i))^2 and z = centre + basis xi, for independent standard normals xi_i.
+    """S = offset + sum_i (sqrt(lam_i) xi_i + sqrt(shift_i))^2 and z = centre + basis xi, for
+    independent standard normals xi_i.
 
     `pull` is sqrt(lam shift), with its sign.
     """
@@ -77,7 +81,9 @@ class _Form(NamedTuple):
 
 
 class _Saddles(NamedTuple):
-    """For saddle points p: s = -K'(p), the rate I = K + ps <= 0, the root r, and 1 + 2 p lam_i for every lam_i > 0."""
+    """For saddle points p: s = -K'(p), the rate I = K + ps <= 0, the root r, and 1 + 2 p lam_i for
+    every lam_i > 0.
+    """
 
     p: np.ndarray
     s: np.ndarray
@@ -96,7 +102,9 @@ def gaussian_average(
     log_length: float,
     level: int = 0,
 ) -> Average:
-    """The rule for z ~ N(mean, cov), S = |factor z|^2, good for h between 1/L and 1 up to the given ln L."""
+    """The rule for z ~ N(mean, cov), S = |factor z|^2, good for h between 1/L and 1 up to the
+    given ln L.
+    """
     form = _diagonal(mean, cov, factor)
     if form.lam.max(initial=0.0) <= 0:
         still = np.ones((1, len(form.lam)))
@@ -143,7 +151,9 @@ def _nonzero(x: np.ndarray, instead: float = 1.0) -> np.ndarray:
 
 
 def _diagonal(mean: np.ndarray, cov: np.ndarray, factor: np.ndarray) -> _Form:
-    """Singular values of factor x root(cov) rather than eigenvalues: small ones keep twice the digits."""
+    """Singular values of factor x root(cov) rather than eigenvalues: small ones keep twice the
+    digits.
+    """
     variances, axes = np.linalg.eigh(cov)
     root = axes * np.sqrt(np.maximum(variances, 0.0))
     left, singular, right = np.linalg.svd(factor @ root, full_matrices=False)
@@ -195,7 +205,9 @@ def _log_excess(w: np.ndarray, stretch: np.ndarray) -> np.ndarray:
 
 
 def _solve(form: _Form, r: np.ndarray) -> np.ndarray:
-    """The distances from the pole whose saddle points have the given roots r, by bisection of their logarithm."""
+    """The distances from the pole whose saddle points have the given roots r, by bisection of
+    their logarithm.
+    """
     low, high = np.full(r.shape, -60.0), np.full(r.shape, 140.0)
     top = float(form.lam.max())
     for _ in range(64):
@@ -268,7 +280,9 @@ def _gap(form: _Form, saddles: _Saddles, scaled: np.ndarray, features: list[Feat
 
 
 def _widths(form: _Form, from_pole: np.ndarray) -> np.ndarray:
-    """1 / (1 + 2 p lam), at p = pole + from_pole: the variances of xi under the tilt, shape (*p, d)."""
+    """1 / (1 + 2 p lam), at p = pole + from_pole: the variances of xi under the tilt, shape (*p,
+    d).
+    """
     seen = form.lam > 0
     gaps = 0.5 / _nonzero(form.lam) + form.pole
     stretch = 2 * form.lam * (from_pole[..., None] + gaps)

@@ -20,7 +20,9 @@ Quantity = Literal["output", "gradient_U", "gradient_V"]
 
 
 class Decomposition(NamedTuple):
-    """S = |factor z|^2, the features q_f, and (S, L) -> c_f with its derivative in L and its relative rounding error."""
+    """S = |factor z|^2, the features q_f, and (S, L) -> c_f with its derivative in L and its
+    relative rounding error.
+    """
 
     factor: np.ndarray
     features: list[Feature]

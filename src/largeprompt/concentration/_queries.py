@@ -1,4 +1,6 @@
-"""The law of the query as a rule: exact atoms, a convergent quadrature with its own error, or scrambled points."""
+"""The law of the query as a rule: exact atoms, a convergent quadrature with its own error, or
+scrambled points.
+"""
 
 import itertools
 import math
@@ -64,9 +66,11 @@ def finite_support(law: AbstractMeasure) -> Empirical | None:
 
 
 def quadrature(law: AbstractMeasure, level: int = 0) -> Empirical | None:
-    """Points whose sums converge geometrically to averages of smooth functions as `level` grows, or None.
+    """Points whose sums converge geometrically to averages of smooth functions as `level` grows,
+    or None.
 
-    Each level has twice the points of the one before along every axis; the difference of two levels is an error of the lower one.
+    Each level has twice the points of the one before along every axis; the difference of two
+    levels is an error of the lower one.
     """
     match law:
         case Uniform() if law.dim in _AXIS:
@@ -92,7 +96,9 @@ def _gauss(low: np.ndarray, high: np.ndarray, count: int) -> tuple[np.ndarray, n
 
 
 def _box(law: Uniform, count: int) -> Empirical:
-    """Gauss points in each coordinate, over the part of the interval where its density e^{natural x} lives."""
+    """Gauss points in each coordinate, over the part of the interval where its density e^{natural
+    x} lives.
+    """
     natural, a = np.asarray(law.natural, np.float64), float(law.half_width)
     reach = np.minimum(2 * a, _DROP / np.maximum(np.abs(natural), 1e-300))
     low = np.where(natural < 0, -a, a - reach)
@@ -162,7 +168,9 @@ def averages(
     key: KeyInput | None,
     level: int = 0,
 ) -> list[Average]:
-    """Rules for E[q(z) h(|factor z|^2)] under the law of z: one where the rule is deterministic, otherwise one for each scrambling."""
+    """Rules for E[q(z) h(|factor z|^2)] under the law of z: one where the rule is deterministic,
+    otherwise one for each scrambling.
+    """
     if isinstance(law, Gaussian):
         mean, cov = (np.asarray(a, np.float64) for a in (law.centre, law.covariance))
         return [gaussian_average(mean, cov, factor, features, log_length, level)]
@@ -215,7 +223,9 @@ def _mixed_points(
 def _average_of_points(
     law: Empirical, fewer: Empirical, factor: np.ndarray, features: list[Feature]
 ) -> Average:
-    """Sums over the points of `law`, with sums over `fewer` points as the coarse rule; the same points mean an exact law."""
+    """Sums over the points of `law`, with sums over `fewer` points as the coarse rule; the same
+    points mean an exact law.
+    """
     S, weighted = _weighted(law, factor, features)
     few_S, few_weighted = (S, weighted) if fewer is law else _weighted(fewer, factor, features)
     if len(S) > _DIRECT:

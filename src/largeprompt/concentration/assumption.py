@@ -1,6 +1,6 @@
 """Assumption 3.3 of Boursier & Boyer for a configuration: nine tilted moments, orders 0, 4, 8 in token and query.
 
-The exact display of the assumption was not at hand; two readings are computed, which agree with E|x|^p E|z|^q at U = 0:
+We could not access the published statement of the assumption; two readings are computed, which agree with E|x|^p E|z|^q at U = 0:
 
     tilted   E_z[ |z|^q  E|x|^p under the tilted law mu_{Uz} ]          (the law attention averages over)
     joint    E_{x,z}[ |x|^p |z|^q e^{<x, Uz>} ]                         (the exponential before normalisation)

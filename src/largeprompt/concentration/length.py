@@ -20,12 +20,14 @@ from ._errors import (
 from ._quantities import Quantity, checked_quantity
 
 LONGEST = 1e15
-_SHORT = 16  # every length up to here is looked at: errors of dT/dU rise before they fall
+_SHORT = 16  # every length up to here is evaluated: errors of dT/dU rise before they fall
 _SCAN = 14  # lengths to the next thousandfold from there on
 
 
 class PromptLength(NamedTuple):
-    """The number of tokens from which on the tolerance is met (infinity if above 1e15), the error there, and a sentence."""
+    """The number of tokens from which on the tolerance is met (infinity if above 1e15), the error
+    there, and a sentence.
+    """
 
     length: float
     error: float
@@ -46,8 +48,9 @@ def prompt_length_for(
 ) -> PromptLength:
     """The length from which on E |T[mu_L](z) - T[mu](z)|^2 <= tolerance, without sampling a prompt.
 
-    The error of dT/dU may be small at L = 1, rise, and fall again: shorter prompts than the answer may meet the tolerance, the
-    one before it does not. Where points are random (see `concentration_curve`), two standard errors are added first.
+    The error of dT/dU may be small at L = 1, rise, and fall again: shorter prompts than the answer
+    may meet the tolerance, the one before it does not. Where points are random (see
+    `concentration_curve`), two standard errors are added first.
 
     **Arguments:** `z` is one query of shape (d,), or the law of the query, over which the error is then averaged. With
     `relative=True` the tolerance is a fraction of E |T[mu](z)|^2 (only for `quantity="output"`). `key` as in `concentration_curve`.
@@ -104,7 +107,9 @@ def _size_of_limit(
 
 
 def _search(route: Route, target: float) -> PromptLength:
-    """The last crossing on a coarse scan, which ends a thousandfold beyond it; then bisection by many points at once, to whole tokens."""
+    """The last crossing on a coarse scan, which ends a thousandfold beyond it; then bisection by
+    many points at once, to whole tokens.
+    """
 
     def too_large(lengths: np.ndarray) -> np.ndarray:
         found = route.evaluate(lengths)

@@ -12,9 +12,10 @@ twice the rate, and risks here are half the squared errors of the paper.
 
 In all of them softmax and linear attention see the same tasks and queries.
 
-*Two routes.* With U = [[A, .], [c', .]] and v = (v_x, b) a head can score by x and read y (A, b: the
-block form) or score by y and read x (c, v_x). At finite L the second route has minima of its own, so
-where a run ends depends on its start (docs/descent.md). Its final parameters tell: `route_ratio` is
+*Two routes.* With U = [[A, .], [c', .]] and v = (v_x, b) a head can score by x and read y (A, b:
+the block form) or score by y and read x (c, v_x). At finite L the second route has minima of its
+own, so where a run ends depends on its start (docs/descent.md). Its final parameters tell:
+`route_ratio` is
 |c||v_x| / (|b||A|), below 0.1 for a run in the block class. Near the origin the risk falls with the
 two pulls b <A, M> and v_x'M c, M = Sig S Q (Q the covariance of the queries).
 """
@@ -126,17 +127,19 @@ def published_experiment(
     """Train all runs of a variant and put them beside what is known exactly.
 
     **Arguments:** scale it down with `steps`, `lengths` and `seeds` (independent repetitions: data and initial weights); `oracle`,
-    `record_every` and `folder` as in `descend`; `references=False` leaves out ridge regression and minimisers. `rate` is that of the
-    squared error without 1/2, as published. `init="balanced"` starts from the initialisation (9) of the paper, alpha = 0.2, with a
-    random Theta for each seed, the same for both attentions. The variant `theory` follows gradient flows from (9) with Theta = I: it
-    has times instead of steps, and no seeds.
+    `record_every` and `folder` as in `descend`; `references=False` leaves out ridge regression and
+    minimisers. `rate` is that of the squared error without 1/2, as published. `init="balanced"`
+    starts from the initialisation (9) of the paper, alpha = 0.2, with a random Theta for each
+    seed, the same for both attentions. The variant `theory` follows gradient flows from (9) with
+    Theta = I: it has times instead of steps, and no seeds.
 
     **Returns:** `risk` (attention, length, seed, step) with `risk_error`; `final_risk` with its 95% interval over seeds (two seeds or
     more); `bayes_risk` (ridge regression), `minimiser_risk` (the best head in block form); the product `trained` of the read-out's last
     entry and the block of U that acts on inputs, beside its limit `predicted` = Sig^-1 as L grows, with their relative distance
-    `limit_gap`; the effective parameters `final_A`, `final_b`, `final_c`, `final_v_x` each run ended with, and `route_ratio`, which
-    tells the two routes of one head apart (see the top of this file); `pull_block` and `pull_other` against steps; `status` of each
-    run. Attributes say how it was made.
+    `limit_gap`; the effective parameters `final_A`, `final_b`, `final_c`, `final_v_x` each run
+    ended with, and `route_ratio`, which tells the two routes of one head apart (see the top of
+    this file); `pull_block` and `pull_other` against steps; `status` of each run. Attributes say
+    how it was made.
 
     >>> from largeprompt.dynamics import published_experiment
     >>> found = published_experiment(steps=100, lengths=[10], oracle="exact", references=False)
@@ -189,7 +192,7 @@ def _initial(
     if init not in get_args(Init):
         raise ValueError(
             _checks.message(
-                "init must be 'published' or 'balanced'", repr(init), "name one of them"
+                "init must be 'published' or 'balanced'", repr(init), "pass one of the two"
             )
         )
     if init == "published":

@@ -127,8 +127,8 @@ class LinearRegression(Task):
     ) -> RiskFunction:
         """The risk at length L as a function of parameters, to differentiate and to descend; in 64-bit mode.
 
-        `tasks` are the tasks to average over where no closed form exists: softmax attention at finite
-        L with a head that is not in block form.
+        `tasks` are the tasks to average over where no closed form exists: softmax attention at
+        finite L with a head that is not in block form.
         """
         if tasks is not None and not isinstance(tasks, WeightedTasks):
             tasks = _equally_weighted(tasks)
@@ -143,8 +143,8 @@ class LinearRegression(Task):
         key: KeyInput | None = None,
         samples: int | None = None,
     ) -> RiskFunction:
-        """The exact risk where `risk` has a closed form; otherwise its average over `samples` tasks (64
-        if None).
+        """The exact risk where `risk` has a closed form; otherwise its average over `samples`
+        tasks (64 if None).
 
         Those are quasi-random tasks drawn from `key`; where w lives in at most two dimensions,
         nodes of Gauss-Hermite quadrature, without a key.
@@ -167,8 +167,8 @@ class LinearRegression(Task):
         key: KeyInput | None = None,
         samples: int | None = None,
     ) -> FreshRisk | None:
-        """None where the objective is the exact risk. Otherwise the risk over tasks that the objective
-        does not use.
+        """None where the objective is the exact risk. Otherwise the risk over tasks that the
+        objective does not use.
         """
         if _has_closed_form(like, L, attention):
             return None
@@ -213,11 +213,11 @@ class LinearRegression(Task):
         """1/2 E (prediction - target)^2 over tasks, prompts of L tokens and queries; L = infinity included.
 
         Closed form, so a differentiable number without a key: heads in block form, and every head
-        under linear attention or at L = infinity. Otherwise an `Estimate`: the average over the query
-        is exact, that over tasks uses `samples` of them (2,048 if None). Where w lives in at most two
-        dimensions they are nodes of Gauss-Hermite quadrature, the error is the distance to a rule with
-        a third fewer nodes an axis, and no key is needed; otherwise they are quasi-random, in eight
-        scramblings drawn from `key`, whose spread is the error.
+        under linear attention or at L = infinity. Otherwise an `Estimate`: the average over the
+        query is exact, that over tasks uses `samples` of them (2,048 if None). Where w lives in at
+        most two dimensions they are nodes of Gauss-Hermite quadrature, the error is the distance
+        to a rule with a third fewer nodes an axis, and no key is needed; otherwise they are
+        quasi-random, in eight scramblings drawn from `key`, whose spread is the error.
 
         >>> import jax.numpy as jnp
         >>> import largeprompt as lp

@@ -606,8 +606,8 @@ def error_table(
     All sums over atoms happen here, once; `.at(lengths)` then costs microseconds for each query and
     length. The values are those of `output_error` and `gradient_error`.
 
-    **Arguments:** `atoms` is the law of the tokens, or one law of as many atoms for each query. `z` of shape (..., d).
-    `quantity` is "output", "gradient_U" or "gradient_V".
+    **Arguments:** `atoms` is the law of the tokens, or one law of as many atoms for each query.
+    `z` of shape (..., d). `quantity` is "output", "gradient_U" or "gradient_V".
 
     >>> import jax.numpy as jnp
     >>> import largeprompt as lp
@@ -621,7 +621,7 @@ def error_table(
     if quantity not in get_args(Quantity):
         raise ValueError(
             _checks.message(
-                f"quantity must be one of {get_args(Quantity)}", repr(quantity), "name one"
+                f"quantity must be one of {get_args(Quantity)}", repr(quantity), "pass one of them"
             )
         )
     longest = _checks.number("longest", longest, "pass for example 1e15", least=1.0)

@@ -73,7 +73,8 @@ def participation_kernel(sigma: Scalar, L: Scalar) -> tuple[Scalar, ...]:
 
 
 def participation(sigma: ArrayInput, L: ArrayInput) -> Participation:
-    """P_2, P_3 and P_22 for score deviation `sigma` >= 0 and length `L` (real, 1 to 1e100, or infinity).
+    """P_2, P_3 and P_22 for score deviation `sigma` >= 0 and length `L` (real, 1 to 1e100, or
+    infinity).
 
     Broadcasts; works under jit, vmap and grad (in 64-bit mode; concrete arguments give float64 in
     any mode). Relative error about 1e-14 for sigma up to 12 and L up to 1e12; `error` says what

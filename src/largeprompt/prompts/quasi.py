@@ -4,14 +4,15 @@ Scrambled Sobol points are carried to tokens by the measure's transport map; the
 Laplace integral of `discrete`. So the prompt length costs nothing here either, and only the one-token law is approximated.
 Independent scramblings give the error.
 
-**Tails.** A long prompt sees tokens that a thousand points do not: its error is e^{psi(2u) - 2 psi(u)}/L to first order, an average
-carried by tokens around the tilt 2u. Where plain points miss them, half of the points are drawn from the law tilted at u and
-at 2u, with weights
+**Tails.** A long prompt sees tokens that a thousand points do not: its error is e^{psi(2u) - 2
+psi(u)}/L to first order, an average carried by tokens around the tilt 2u. Where plain points miss
+them, half of the points are drawn from the law tilted at u and at 2u, with weights
 
     d mu / d(mu/2 + mu_u/4 + mu_2u/4) = 1 / (1/2 + e^{s - psi(u)}/4 + e^{2s - psi(2u)}/4),      s = <u, x>,
 
-wherever a tilt can be sampled. Whether the tail is represented is then known for every measure: the weighted points must
-reproduce E e^{2s} = e^{psi(2u)}. What they miss of it is part of the error.
+wherever a tilt can be sampled. Whether the tail is represented is then known for every measure:
+the weighted points must reproduce E e^{2s} = e^{psi(2u)}. What they miss of it is part of the
+error.
 """
 
 import math
@@ -72,9 +73,10 @@ def quasi_estimate(
     """A finite-prompt quantity for tokens of any measure with a sampler, at every L, with its standard error.
 
     **Arguments:** as in `output_error`; `points` tokens (rounded up to a power of two) represent the law of one token, in
-    `replicates` independent scramblings. The error is the standard error over these, plus what the points miss of the tail that
-    carries E e^{2<u,x>} (known exactly from `log_mgf`). A measure without a transport map (one of your own, a von Mises-Fisher
-    law) is represented by plain random tokens, and the error says what that costs.
+    `replicates` independent scramblings. The error is the standard error over these, plus what the
+    points miss of the tail that carries E e^{2<u,x>} (known exactly from `log_mgf`). A measure
+    without a transport map (one of your own, a von Mises-Fisher law) is represented by plain
+    random tokens, and the error says what that costs.
 
     >>> import jax, jax.numpy as jnp
     >>> import largeprompt as lp
@@ -126,9 +128,10 @@ def quasi_estimate(
 class Tail(NamedTuple):
     """What points miss of the tail of the measure they represent, seen from a query with tilt u.
 
-    The error of a long prompt is L^-1 E_mu[e^{2s - 2 psi(u)} |x - T|^2] to first order, known for every measure. `mass` and
-    `deviation` compare its two factors, E e^{2s - 2 psi(u)} and E_2u |x - T|^2, under the measure with those under the points.
-    `reach` is the largest |x - T|^2 of a point over the average one.
+    The error of a long prompt is L^-1 E_mu[e^{2s - 2 psi(u)} |x - T|^2] to first order, known for
+    every measure. `mass` and `deviation` compare its two factors, E e^{2s - 2 psi(u)} and E_2u |x
+    - T|^2, under the measure with those under the points. `reach` is the largest |x - T|^2 of a
+    point over the average one.
     """
 
     mass: float
@@ -144,10 +147,12 @@ class Tail(NamedTuple):
     def missed(
         self, distance: np.ndarray, one_token: np.ndarray, lengths: np.ndarray, order: int = 1
     ) -> np.ndarray:
-        """What is missing from distances to the infinite prompt (lengths first), given the distance of one token.
+        """What is missing from distances to the infinite prompt (lengths first), given the
+        distance of one token.
 
-        `order` is the power of |x - T|^2 in them. Missing in proportion to the tail; but tokens rarer than one in n points
-        change a prompt of L tokens with probability of about L/n at most.
+        `order` is the power of |x - T|^2 in them. Missing in proportion to the tail; but tokens
+        rarer than one in n points change a prompt of L tokens with probability of about L/n at
+        most.
         """
         rare = np.minimum(4 * lengths / self.points, 1.0)
         most = rare.reshape(-1, *[1] * one_token.ndim) * self.reach**order * np.abs(one_token)
@@ -184,12 +189,16 @@ def _tail_of(mu: AbstractMeasure, law: Empirical, u: jax.Array) -> tuple[jax.Arr
 def representative(
     key: KeyInput, mu: AbstractMeasure, exponent: int, tilt: np.ndarray | None = None
 ) -> Empirical:
-    """2^exponent tokens that represent the law of one; with a `tilt`, also where a long prompt tilted by it looks."""
+    """2^exponent tokens that represent the law of one; with a `tilt`, also where a long prompt
+    tilted by it looks.
+    """
     coordinates = uniforms_needed(mu)
     if coordinates is None:
         plain = mu.sample(key, 2**exponent)
     else:
-        simple = isinstance(mu, (Gaussian, Rademacher, Uniform))  # nothing in them is looked at
+        simple = isinstance(
+            mu, (Gaussian, Rademacher, Uniform)
+        )  # no branch depends on their values
         uniforms = _sobol(key, coordinates, exponent)
         plain = Empirical((_compiled_transport if simple else transport)(mu, uniforms))
     if tilt is None or tail_of(mu, plain, tilt).is_seen:
@@ -210,7 +219,9 @@ def _sobol(key: KeyInput, coordinates: int, exponent: int) -> jax.Array:
 def _with_tail(
     key: KeyInput, mu: AbstractMeasure, exponent: int, tilt: np.ndarray
 ) -> Empirical | None:
-    """Tokens of mu and of its tilts at u and 2u, weighted to represent mu; None where a tilt cannot be sampled or does not exist."""
+    """Tokens of mu and of its tilts at u and 2u, weighted to represent mu; None where a tilt
+    cannot be sampled or does not exist.
+    """
     if exponent < 2 or not mu.in_domain(2 * tilt):
         return None
     u, sizes = jnp.asarray(tilt), (exponent - 1, exponent - 2, exponent - 2)

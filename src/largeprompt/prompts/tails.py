@@ -6,10 +6,12 @@ HEAVY = 0.7  # a sample mean whose terms have this tail index converges too slow
 
 
 def tail_index(terms: np.ndarray) -> np.ndarray:
-    """Tail index k of non-negative terms along the first axis: P(term > x) ~ x^(-1/k); at most 0 where the tail is light.
+    """Tail index k of non-negative terms along the first axis: P(term > x) ~ x^(-1/k); at most 0
+    where the tail is light.
 
-    The moment estimator of Dekkers, Einmahl & de Haan (Ann. Statist. 17, 1989), from the largest 3 sqrt(n) of n terms. A mean of
-    terms with k >= 1/2 has no central limit theorem; from about 0.7 on, its standard error means nothing.
+    The moment estimator of Dekkers, Einmahl & de Haan (Ann. Statist. 17, 1989), from the largest 3
+    sqrt(n) of n terms. A mean of terms with k >= 1/2 has no central limit theorem; from about 0.7
+    on, its standard error means nothing.
 
     >>> import numpy as np
     >>> u = (np.arange(10_000) + 0.5) / 10_000

@@ -10,7 +10,9 @@ _LENGTH = "prompt length $L$"
 
 
 def theorem_4_3(data: xr.Dataset) -> list[Panel]:
-    """Gaps against L: exact for Gaussian inputs, the largest over tasks; on sampled prompts for Rademacher inputs."""
+    """Gaps against L: exact for Gaussian inputs, the largest over tasks; on sampled prompts for
+    Rademacher inputs.
+    """
     L = data["length"].values
     curves = [
         ("limiting risk", data["limit_excess"].max("task")),

@@ -1,11 +1,15 @@
-"""What Propositions 3.1 and 3.4 have in common: one squared error along L, in three families of configurations.
+"""What Propositions 3.1 and 3.4 have in common: one squared error along L, in three families of
+configurations.
 
-* Scalar tokens N(0, sigma^2), queries N(0, 1), U = V = 1, for several sigma >= 1: the constants, and the power of sigma in them.
+* Scalar tokens N(0, sigma^2), queries N(0, 1), U = V = 1, for several sigma >= 1: the constants,
+and the power of sigma in them.
 * Tokens N(0, G) in three dimensions with U != I: the pace at long lengths, L^{-theta} (ln L)^beta.
-* Tokens of finitely many atoms, sub-Gaussian and not Gaussian, in two dimensions: the pace 1/L and its constant.
+* Tokens of finitely many atoms, sub-Gaussian and not Gaussian, in two dimensions: the pace 1/L and
+its constant.
 
-The squared error of a prompt is known by other means at both ends: by enumeration of all prompts of at most three atoms, and for
-long prompts by the delta method, from the squared influence of one token. Both are written out here in NumPy.
+The squared error of a prompt is known by other means at both ends: by enumeration of all prompts
+of at most three atoms, and for long prompts by the delta method, from the squared influence of one
+token. Both are written out here in NumPy.
 """
 
 import itertools
@@ -50,7 +54,9 @@ _LAW_HEAD = (np.array([[1.0, 0.3], [-0.2, 0.8]]), np.array([[1.0, 0.5], [0.0, 0.
 
 
 def _hermite(nodes: int, d: int) -> _Atoms:
-    """Gauss-Hermite points of N(0, I): exact for polynomials of degree 2 nodes - 1, and 1-sub-Gaussian as a law."""
+    """Gauss-Hermite points of N(0, I): exact for polynomials of degree 2 nodes - 1, and
+    1-sub-Gaussian as a law.
+    """
     places, weights = np.polynomial.hermite_e.hermegauss(nodes)
     points = np.stack(np.meshgrid(*[places] * d, indexing="ij"), -1).reshape(-1, d)
     mass = np.prod(np.stack(np.meshgrid(*[weights] * d, indexing="ij"), -1).reshape(-1, d), 1)
@@ -70,7 +76,9 @@ def _regular(step: float, end: float, d: int) -> _Atoms:
 def squared(
     quantity: Quantity, y: np.ndarray, C: np.ndarray, V: np.ndarray, z: np.ndarray
 ) -> np.ndarray:
-    """The squared norm of a change of mean y (output, V-gradient), or of covariance C (U-gradient), as the quantity counts it."""
+    """The squared norm of a change of mean y (output, V-gradient), or of covariance C
+    (U-gradient), as the quantity counts it.
+    """
     if quantity == "output":
         return np.sum((y @ V.T) ** 2, -1)
     if quantity == "gradient_V":
@@ -106,7 +114,9 @@ def _enumerated(quantity: Quantity, law: _Atoms, queries: _Atoms, L: int) -> flo
 
 
 def _delta_method(quantity: Quantity, law: _Atoms, queries: _Atoms) -> float:
-    """lim L E |T_L - T|^2 and its like for a discrete law: the squared influence w(x) (x - m_u), w the density of the tilt."""
+    """lim L E |T_L - T|^2 and its like for a discrete law: the squared influence w(x) (x - m_u), w
+    the density of the tilt.
+    """
     U, V = _LAW_HEAD
     total = 0.0
     for z, weight in zip(*queries, strict=True):
@@ -120,7 +130,9 @@ def _delta_method(quantity: Quantity, law: _Atoms, queries: _Atoms) -> float:
 
 
 def _delta_method_gaussian(quantity: Quantity, U: np.ndarray, G: np.ndarray) -> float:
-    """The same for tokens N(0, G) and queries N(0, I), |U'GU| < 1/2: under the squared density x - m_u is N(Gu, G), its mass e^S."""
+    """The same for tokens N(0, G) and queries N(0, I), |U'GU| < 1/2: under the squared density x -
+    m_u is N(Gu, G), its mass e^S.
+    """
     d = len(G)
     inverse = np.linalg.inv(np.eye(d) - 2 * U.T @ G @ U)  # e^S makes this the covariance of queries
     outer, inner = _hermite(5, d), _hermite(4, d)
@@ -134,7 +146,9 @@ def _delta_method_gaussian(quantity: Quantity, U: np.ndarray, G: np.ndarray) -> 
 def _averaged(
     quantity: Quantity, head: Head, mu: AbstractMeasure, queries: _Atoms, L: float
 ) -> float:
-    """The error at each query of a grid, averaged: no use is made of the law of the score variance."""
+    """The error at each query of a grid, averaged: no use is made of the law of the score
+    variance.
+    """
     if quantity == "output":
         values = output_error(head, mu, queries.points, L)
     else:
@@ -144,7 +158,9 @@ def _averaged(
 
 
 def wide_case(spectrum: tuple[float, ...]) -> tuple[Head, Gaussian]:
-    """A head and tokens N(0, G) in three dimensions for which U'GU has the spectrum; U is neither diagonal nor symmetric."""
+    """A head and tokens N(0, G) in three dimensions for which U'GU has the spectrum; U is neither
+    diagonal nor symmetric.
+    """
     G = np.diag([1.0, 0.6, 0.3])
     turn = np.linalg.qr(np.array([[1.0, 2, 0], [0, 1, 1], [1, 0, -1]]))[0]
     other = np.linalg.qr(np.array([[1.0, -1, 1], [2, 1, 0], [0, 1, 3]]))[0]
@@ -266,7 +282,9 @@ def _constants(
 
 
 def _powers_of_sigma(constants: np.ndarray, sigma: np.ndarray, stated: int) -> np.ndarray:
-    """The power of sigma in the smallest constants between neighbouring sigma, with the stated one put back."""
+    """The power of sigma in the smallest constants between neighbouring sigma, with the stated one
+    put back.
+    """
     return np.diff(np.log(constants), axis=-1) / np.diff(np.log(sigma)) + stated
 
 
@@ -342,7 +360,9 @@ def _examine_scalar(at: dict[str, np.ndarray], quantity: Quantity, name: str) ->
 
 
 def _log_exponent(kappa: np.ndarray, multiplicity: np.ndarray, extra: float) -> np.ndarray:
-    """The beta in L^{-theta} (ln L)^beta: k/2 above kappa = 1/2, k/2 + 1 at it, 0 below; the U-gradient has (ln L)^2 more."""
+    """The beta in L^{-theta} (ln L)^beta: k/2 above kappa = 1/2, k/2 + 1 at it, 0 below; the
+    U-gradient has (ln L)^2 more.
+    """
     return np.where(kappa < 0.5, 0.0, multiplicity / 2 + extra + np.where(kappa == 0.5, 1.0, 0.0))
 
 

@@ -16,7 +16,9 @@ _EARLY = 30.0  # a length from which on paths still do
 
 
 def measure(config: Config, key: Key[Array, ""]) -> xr.Dataset:
-    """|T_L - T| along many independent prompts that grow token by token, and E |T_L - T|^2 in closed form."""
+    """|T_L - T| along many independent prompts that grow token by token, and E |T_L - T|^2 in
+    closed form.
+    """
     lengths = np.unique(np.geomspace(10, config["longest"], config["points"]).astype(int))
     head, mu = Head(U=[[1.0]], V=[[1.0]]), Gaussian(np.zeros(1), np.eye(1))
     path = growing_prompt(key, head, mu, [1.0], lengths, prompts=config["prompts"])
@@ -31,7 +33,9 @@ def _leaving(data: xr.Dataset, after: float) -> xr.DataArray:
 
 
 def examine(data: xr.Dataset) -> list[Check]:
-    """Paths enter a ball and stay; they follow the iterated logarithm; their mean square is the exact error."""
+    """Paths enter a ball and stay; they follow the iterated logarithm; their mean square is the
+    exact error.
+    """
     end = float(data.length[-1])
     late = data.isel(length=data.length.values >= end / 3)
     beyond = ((late.distance / late.envelope).max("length") > 1.5).mean()
@@ -92,7 +96,7 @@ STUDY = Study(
     "convergence says that the probability of leaving a ball at any length from L on vanishes: the share of paths that do is counted. The constant of the "
     "envelope is closed form, exp(σ²) V(Γ + Γuu'Γ)V' for Gaussian tokens; over many prompts a few are above it at any finite length (about one in a "
     "hundred above 1.5 times, by the Gaussian limit). The mean square of the paths is compared with the exact error.",
-    unknown="Where and in which words the paper states this was not at hand; the iterated logarithm is this project's sharpening.",
+    unknown="We could not access the paper's own statement; the iterated logarithm is this project's sharpening.",
     quick={"longest": 10_000, "points": 40, "prompts": 256},
     full={"longest": 1_000_000, "points": 80, "prompts": 256},
     measure=measure,

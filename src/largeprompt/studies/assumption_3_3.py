@@ -26,7 +26,9 @@ def measure(config: Config, key: Key[Array, ""]) -> xr.Dataset:
 
 
 def _by_quadrature(data: xr.Dataset, covariance: Callable[[float], np.ndarray]) -> np.ndarray:
-    """E |x|^p |z|^q for centred Gaussian (x, z) of a covariance, by Gauss-Hermite: exact for polynomials."""
+    """E |x|^p |z|^q for centred Gaussian (x, z) of a covariance, by Gauss-Hermite: exact for
+    polynomials.
+    """
     nodes, weights = np.polynomial.hermite_e.hermegauss(20)
     weights = weights / weights.sum()
     moments = []
@@ -90,7 +92,7 @@ STUDY = Study(
     formula=r"M_{pq} = \mathbb{E}_{z\sim\nu}\!\left[ |z|^q\, \mathbb{E}_{x\sim\mu_{Uz}} |x|^p \right] < \infty, \qquad p, q \in \{0, 4, 8\}",
     method="Closed form for Gaussian tokens and queries, compared with Gauss-Hermite quadrature. Two readings are computed: the tilted law normalised ('tilted', as "
     "attention uses it) and not ('joint').",
-    unknown="The exact display of Assumption 3.3 was not at hand; which of the two readings is the paper's is not known. The verdict is "
+    unknown="We could not access the published statement of Assumption 3.3 and compute two readings of it. The verdict is "
     "for the normalised one.",
     quick={"scales": [0.0, 0.25, 0.5, 0.75, 0.9, 0.97, 1.0, 1.5, 2.0]},
     full={"scales": [*(i / 20 for i in range(20)), 0.97, 0.99, 1.0, 1.25, 1.5, 2.0, 4.0]},

@@ -1,4 +1,6 @@
-"""Assumption 4.2 for linear regression: the three conditions by which an independent audit verifies it, computed."""
+"""Assumption 4.2 for linear regression: the three conditions by which an independent audit
+verifies it, computed.
+"""
 
 import math
 
@@ -19,7 +21,9 @@ _GRID = 20_001  # of the integral over |w|^2
 
 
 def measure(config: Config, key: Key[Array, ""]) -> xr.Dataset:
-    """Moments of sigma_w; (ln L)^4 E L^{-c/sigma_w^2}; tilted moments over growing tasks and parameters."""
+    """Moments of sigma_w; (ln L)^4 E L^{-c/sigma_w^2}; tilted moments over growing tasks and
+    parameters.
+    """
     cases = list(zip(config["dimensions"], config["norms"], strict=True))
     logs = np.array(config["log_lengths"], np.float64)
     dims = ("case", "c", "log_length")
@@ -46,7 +50,9 @@ def measure(config: Config, key: Key[Array, ""]) -> xr.Dataset:
 
 
 def _moment(p: int, d: int, norm: float) -> float:
-    """E sigma_w^p with sigma_w^2 = norm (1 + |w|^2), norm >= 1, w ~ N(0, I): Gauss-Laguerre in |w|^2/2, exact."""
+    """E sigma_w^p with sigma_w^2 = norm (1 + |w|^2), norm >= 1, w ~ N(0, I): Gauss-Laguerre in
+    |w|^2/2, exact.
+    """
     nodes, weights = roots_genlaguerre(20, d / 2 - 1)
     return float(norm ** (p / 2) * (1 + 2 * nodes) ** (p / 2) @ weights / weights.sum())
 
@@ -70,7 +76,9 @@ def _log_decay(log_length: float, c: float, d: int, norm: float, log_density) ->
 
 
 def _tilted(config: Config) -> dict:
-    """Tilted moments of order 8 in token and query, over growing |w| at fixed parameters, and over growing |U| at a fixed task."""
+    """Tilted moments of order 8 in token and query, over growing |w| at fixed parameters, and over
+    growing |U| at a fixed task.
+    """
     cov = np.array([[1.0, 0.5], [0.5, 1.0]])
     U = np.array([[1.0, 0.2, -0.4], [0.3, -0.7, 0.1], [0.5, 0.6, 0.8]])
     block = U.copy()
@@ -97,7 +105,9 @@ def _tilted(config: Config) -> dict:
 
 
 def _laplace(data: xr.Dataset) -> np.ndarray:
-    """ln of (ln L)^4 E L^{-c/sigma_w^2} at the last length, for long prompts: the tasks with 1 + |w|^2 = sqrt(2 c ln L / norm) decide."""
+    """ln of (ln L)^4 E L^{-c/sigma_w^2} at the last length, for long prompts: the tasks with 1 +
+    |w|^2 = sqrt(2 c ln L / norm) decide.
+    """
     d, norm = data.dimension.values[:, None, None], data.norm.values[:, None, None]
     logs, c = data.log_length.values[-1:], data.c.values[:, None]
     rho = np.sqrt(2 * c * logs / norm)
@@ -115,7 +125,9 @@ def _moment_by_hand(p: int, d: int, norm: float) -> float:
 
 
 def examine(data: xr.Dataset) -> list[Check]:
-    """Each of the three conditions, against a closed form or an asymptotic one, and where the second fails."""
+    """Each of the three conditions, against a closed form or an asymptotic one, and where the
+    second fails.
+    """
     by_hand = np.array(
         [
             [_moment_by_hand(int(p), int(d), float(s)) for p in data.order.values]
@@ -191,7 +203,7 @@ STUDY = Study(
     method="1. Gauss-Laguerre quadrature against closed forms. 2. Quadrature over |w|² against Laplace's method, e^{1/2 - ρ} times powers of ρ = √(2 c ln L / ‖Σ‖), "
     "in ln L up to 10⁵: the condition holds, but (ln L)⁴ wins at first, and the product begins to fall only beyond L = e³⁰, about 10¹³. For tasks of Cauchy law it grows. "
     "3. The tilted moments of order 8 in token and query, closed form, for growing |w| and growing |U|, in block form and for a full matrix: local powers.",
-    unknown="The exact display of Assumption 4.2 was not at hand: these are the conditions of an audit, not the paper's own words.",
+    unknown="We could not access the published statement of Assumption 4.2: these are the conditions of an audit, not the paper's own words.",
     quick={
         "dimensions": [1, 2, 5],
         "norms": [1.0, 1.0, 2.26],

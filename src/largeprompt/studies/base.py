@@ -13,8 +13,9 @@
         unknown="what of the paper's statement could not be known (empty if all is)",
         quick={"lengths": [10, 100]}, full={"lengths": [10, 100, 1000]},    # same keys, plain JSON
         measure=measure, examine=examine,
-        notices={"gap": times(3) + power_of("length", 0.1)},   # changes of its numbers it must notice
-        context={"time": "drawn in the figure"},                # variables no check rests on, and why
+        notices={"gap": times(3) + power_of("length", 0.1)},   # changes of its numbers it must
+        notice context={"time": "drawn in the figure"},                # variables no check rests
+        on, and why
     )
 
 and add it to `STUDIES` in `__init__.py`. A figure comes for free if the dataset has variables over a coordinate "length" (a further
@@ -28,9 +29,10 @@ dataset in `report/study_panels.py`.
     control    a case outside the hypotheses, where the conclusion must not hold: without it the study could not see a failure
     accuracy   how well the numbers are known: own error estimates, a second computation, a simulation in standard errors
 
-`examine` sees the variables and coordinates of the dataset and nothing else, so a verdict can be computed again from a stored
-result, and the power of a study can be tested: `notices` lists wrong versions of its numbers (`mutants.py`), and
-`tests/test_paper.py` asserts that each of them breaks a check, and that every variable is in `notices` or in `context`.
+`examine` sees the variables and coordinates of the dataset and nothing else, so a verdict can be
+computed again from a stored result, and the power of a study can be tested: `notices` lists wrong
+versions of its numbers (`mutants.py`), and `tests/test_paper.py` asserts that each of them breaks
+a check, and that every variable is in `notices` or in `context`.
 
 The default rule `judge`: `not testable` if an accuracy check or a control fails (then nothing is known about the claim) or there is
 no claim; `fails` if a claim or a boundary check fails; `holds for L >= 2` if there is a boundary check, `holds` if not. The first

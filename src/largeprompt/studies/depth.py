@@ -63,7 +63,9 @@ def depth_errors(
 def _by_hand(
     key: Key[Array, ""], length: int, prompts: int, depth: int
 ) -> Float[np.ndarray, "prompts depth"]:
-    """The same squared distances in NumPy, from other prompts: particles and recursion written out."""
+    """The same squared distances in NumPy, from other prompts: particles and recursion written
+    out.
+    """
     for_layers, for_tokens = jax.random.split(key)
     layers = random_layers(for_layers, _DIM, depth=depth, heads=2)
     spread = np.sqrt(np.array([1.0, 0.5, 0.0]))
@@ -86,7 +88,9 @@ def _by_hand(
 
 
 def _at_a_query(key: Key[Array, ""], lengths: list[int], prompts: int) -> xr.Dataset:
-    """The first layer at a query outside the prompt: E |V (T_L - T)|^2 of each head, sampled in NumPy and exact."""
+    """The first layer at a query outside the prompt: E |V (T_L - T)|^2 of each head, sampled in
+    NumPy and exact.
+    """
     for_layers, for_tokens = jax.random.split(key)
     (layer,) = random_layers(for_layers, _DIM, depth=1, heads=2)
     z, start = np.array([1.0, -0.5, 0.7]), _start()
@@ -116,7 +120,9 @@ def _at_a_query(key: Key[Array, ""], lengths: list[int], prompts: int) -> xr.Dat
 
 
 def measure(config: Config, key: Key[Array, ""]) -> xr.Dataset:
-    """The squared distance of the pushed particles to the pushed Gaussian, and the first layer against its exact error."""
+    """The squared distance of the pushed particles to the pushed Gaussian, and the first layer
+    against its exact error.
+    """
     lengths, depth, replicates = config["lengths"], config["depth"], config["replicates"]
     draws = depth_errors(key, lengths, replicates, depth)
     again = _by_hand(key, lengths[0], config["by_hand"], depth)

@@ -66,7 +66,9 @@ def _best_linear(cov: np.ndarray, noise: float, L: np.ndarray) -> np.ndarray:
 
 
 def examine(data: xr.Dataset) -> list[Check]:
-    """Both heads merge at the pace 1/L, above ridge regression; linear and ridge as theory has them."""
+    """Both heads merge at the pace 1/L, above ridge regression; linear and ridge as theory has
+    them.
+    """
     end, L = f"L = {power(data.length[-1])}", data.length.values
     floor, noise = float(data.floor), 2 * float(data.floor)
     excess = data[["softmax", "linear", "ridge"]] - floor

@@ -11,7 +11,7 @@ from ..prompts import estimate, gradient_error, output_error, participation
 from .base import Check, Config, Study, at_most, between
 from .mutants import plus, power_of, times
 
-_WIDE = (1.0, 50.0, 1e11, 1e12)  # lengths at which a head of three dimensions is looked at
+_WIDE = (1.0, 50.0, 1e11, 1e12)  # lengths for a head of three dimensions
 
 
 def measure(config: Config, key: Key[Array, ""]) -> xr.Dataset:

@@ -93,7 +93,9 @@ def measure(config: Config, key: Key[Array, ""]) -> xr.Dataset:
 
 
 def _closed_forms(t: np.ndarray) -> dict[str, np.ndarray]:
-    """First coordinates of the tilted means at t e_1, written out, for the laws of `_along_a_line`."""
+    """First coordinates of the tilted means at t e_1, written out, for the laws of
+    `_along_a_line`.
+    """
     a, r = 3**0.5, 2**0.5
     small = np.abs(t) < 1e-6
     safe = np.where(small, 1.0, t)

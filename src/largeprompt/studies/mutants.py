@@ -1,7 +1,8 @@
 """Wrong versions of the numbers of a study: the changes its checks must notice.
 
-A check that holds whatever the numbers says nothing. So every study lists mutants of its variables: a factor, a power of the
-length, an offset of a small part of the effect; of the whole variable or of each of its slices.
+A check that holds whatever the numbers says nothing. So every study lists mutants of its
+variables: a factor, a power of the length, an offset of a small part of the effect; of the whole
+variable or of each of its slices.
 """
 
 from collections.abc import Callable, Iterator
@@ -11,7 +12,9 @@ import xarray as xr
 
 
 class Mutant(NamedTuple):
-    """A change of a variable: of all of it, or with `each` of every slice along that dimension by itself."""
+    """A change of a variable: of all of it, or with `each` of every slice along that dimension by
+    itself.
+    """
 
     name: str
     change: Callable[[xr.DataArray], xr.DataArray]

@@ -22,7 +22,9 @@ def measure(config: Config, key: Key[Array, ""]) -> xr.Dataset:
 
 
 def _one_token_and_many() -> dict[str, tuple[float, float, float, float]]:
-    """For each law at z = (1, 1): |T - T_lin|^2, both distances at L = 1, and lim L E|T_L - T|^2 (delta method), by hand."""
+    """For each law at z = (1, 1): |T - T_lin|^2, both distances at L = 1, and lim L E|T_L - T|^2
+    (delta method), by hand.
+    """
     t = np.tanh(1.0)
     # signs: E (x - t)^2 e^{2x} / cosh^2 in one coordinate, times E e^{2x} / cosh^2 in the other
     one = ((1 - t) ** 2 * np.exp(2) + (1 + t) ** 2 * np.exp(-2)) / 2 / np.cosh(1.0) ** 2

@@ -11,7 +11,9 @@ from .mutants import Mutant, plus, power_of, times
 
 
 def measure(config: Config, key: Key[Array, ""]) -> xr.Dataset:
-    """P_2 at sigma^2 = x ln L for growing L, the limit f(x) of -ln P_2 / ln L, and the limit of P_2 beyond x = 2."""
+    """P_2 at sigma^2 = x ln L for growing L, the limit f(x) of -ln P_2 / ln L, and the limit of
+    P_2 beyond x = 2.
+    """
     x = np.linspace(0.0, 4.0, config["points"])
     lengths = np.array(config["lengths"], np.float64)
     found = participation(np.sqrt(x[:, None] * np.log(lengths)), lengths)
@@ -32,10 +34,12 @@ def exponent(data: xr.Dataset) -> xr.DataArray:
 
 
 def _one_token(data: xr.Dataset) -> xr.DataArray:
-    """L E (1 + S e^{-s})^{-2} with S = L e^{sigma^2/2}: one token against the mean of all the others.
+    """L E (1 + S e^{-s})^{-2} with S = L e^{sigma^2/2}: one token against the mean of all the
+    others.
 
-    For x < 2 the sum of the others is nearly constant, so P_2 is this integral, up to a relative error of the order of P_2. It is
-    e^{sigma^2}/L where the weights average, and L^{-f(x)} (2 pi sigma^2)^{-1/2} Gamma(2 - a) Gamma(a), a = 1/x + 1/2, beyond x = 2/3.
+    For x < 2 the sum of the others is nearly constant, so P_2 is this integral, up to a relative
+    error of the order of P_2. It is e^{sigma^2}/L where the weights average, and L^{-f(x)} (2 pi
+    sigma^2)^{-1/2} Gamma(2 - a) Gamma(a), a = 1/x + 1/2, beyond x = 2/3.
     """
     logs = np.log(data.length)
     variance = data.x * logs
@@ -50,7 +54,9 @@ def _one_token(data: xr.Dataset) -> xr.DataArray:
 
 
 def examine(data: xr.Dataset) -> list[Check]:
-    """The exponent, its prefactors where they are known, and the share of the largest weights beyond x = 2."""
+    """The exponent, its prefactors where they are known, and the share of the largest weights
+    beyond x = 2.
+    """
     end, first_order = (
         f"L = {power(data.length[-1])}",
         np.log(np.log(data.length)) / np.log(data.length),

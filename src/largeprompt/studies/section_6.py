@@ -157,7 +157,9 @@ def _shares(ratio: xr.DataArray) -> xr.Dataset:
 
 
 def _gaps(final: xr.DataArray, arrived: xr.DataArray) -> list[np.ndarray]:
-    """|softmax - linear| over all pairs of runs in the block class, at each length; infinite without a pair."""
+    """|softmax - linear| over all pairs of runs in the block class, at each length; infinite
+    without a pair.
+    """
     gaps = []
     for L in final["length"].values:
         softmax, linear = (
@@ -175,7 +177,9 @@ def _ends(data: xr.Dataset) -> tuple[str, str]:
 
 
 def _claims_of_pairs(data: xr.Dataset) -> list[Check]:
-    """Runs in the block class: the attentions merge, approach ridge regression, end at the best head."""
+    """Runs in the block class: the attentions merge, approach ridge regression, end at the best
+    head.
+    """
     first, last = _ends(data)
     gap = _gaps(data["run_risk"], data["run_ratio"] < BLOCK_CLASS)
     smallest, largest = gap[0].min(), gap[-1].max()

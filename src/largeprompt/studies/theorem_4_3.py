@@ -30,7 +30,9 @@ _CHECKED = 100.0  # the length at which output errors are computed again, task b
 
 
 def measure(config: Config, key: Key[Array, ""]) -> xr.Dataset:
-    """Flows to their limits for several tasks, exactly; the same on sampled prompts for Rademacher inputs."""
+    """Flows to their limits for several tasks, exactly; the same on sampled prompts for Rademacher
+    inputs.
+    """
     parts = [_one_task(np.asarray(cov), config["lengths"]) for cov in config["covariances"]]
     return xr.merge(
         [xr.concat(parts, "task"), _rademacher(config, key)],
@@ -115,7 +117,8 @@ def _hessians(risk: Any, params: Any) -> Array:
 
 
 def _linear_response(hessians: np.ndarray, pull: np.ndarray) -> np.ndarray:
-    """The solution of d' = -Hess R_inf(theta_inf) d - (grad R_L - grad R_inf)(theta_inf) at the early times (trapezoidal rule).
+    """The solution of d' = -Hess R_inf(theta_inf) d - (grad R_L - grad R_inf)(theta_inf) at the
+    early times (trapezoidal rule).
 
     It is theta_L - theta_inf to first order, and uses the path of the infinite prompt only.
     """
@@ -130,7 +133,9 @@ def _linear_response(hessians: np.ndarray, pull: np.ndarray) -> np.ndarray:
 
 
 def _queries(cov: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """A regular grid of inputs with weights of N(0, cov), d = 2: the trapezoidal rule; half of it, as all is even."""
+    """A regular grid of inputs with weights of N(0, cov), d = 2: the trapezoidal rule; half of it,
+    as all is even.
+    """
     places = np.arange(-6.0, 6.1, 0.5)
     g = np.stack(np.meshgrid(places, places, indexing="ij"), -1).reshape(-1, 2)
     half = (len(g) + 1) // 2
@@ -140,7 +145,9 @@ def _queries(cov: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _output_errors(task: LinearRegression, params: BlockParams, L: float) -> np.ndarray:
-    """E (prediction at L - prediction at infinity)^2 at parameters along a path, averaged over tasks N(0, I) and queries."""
+    """E (prediction at L - prediction at infinity)^2 at parameters along a path, averaged over
+    tasks N(0, I) and queries.
+    """
     cov = np.asarray(task.cov)
     x, weights = _queries(cov)
     A, b = np.asarray(params.A), np.asarray(params.b)
@@ -153,7 +160,9 @@ def _output_errors(task: LinearRegression, params: BlockParams, L: float) -> np.
 
 
 def _by_hand(task: LinearRegression, params: BlockParams, L: float) -> float:
-    """The same at one point, task by task: attention over tokens N(0, G_w), w on Gauss-Hermite points."""
+    """The same at one point, task by task: attention over tokens N(0, G_w), w on Gauss-Hermite
+    points.
+    """
     x, weights = _queries(np.asarray(task.cov))
     queries = np.concatenate([x, np.zeros((len(x), 1))], 1)
     U, V = np.zeros((3, 3)), np.zeros((1, 3))
@@ -177,9 +186,11 @@ def _end_by_hand(cov: np.ndarray) -> float:
 
 
 def sharp_constant(cov: np.ndarray) -> float:
-    """lim L (R_L at its limit - 0): on the valley b cov A = I the scores have variance |g|^2/b^2, g ~ N(0, I), and b is free.
+    """lim L (R_L at its limit - 0): on the valley b cov A = I the scores have variance |g|^2/b^2,
+    g ~ N(0, I), and b is free.
 
-    With t = 1/b^2 the delta method gives tr(cov)/2 (1 - 2t)^{-d/2} (1/t + 1/(1 - 2t)), to be minimised over t < 1/2.
+    With t = 1/b^2 the delta method gives tr(cov)/2 (1 - 2t)^{-d/2} (1/t + 1/(1 - 2t)), to be
+    minimised over t < 1/2.
     """
     d = len(cov)
 
@@ -191,7 +202,9 @@ def sharp_constant(cov: np.ndarray) -> float:
 
 
 def _rademacher(config: Config, key: Key[Array, ""]) -> xr.Dataset:
-    """Rademacher inputs, sampled prompts: gaps on [0, T], and how far linear attention ends from the limit of softmax."""
+    """Rademacher inputs, sampled prompts: gaps on [0, T], and how far linear attention ends from
+    the limit of softmax.
+    """
     task = ProductRegression(Rademacher(1))
     start = BlockParams(0.5 * np.eye(1), 0.5).general()
     lengths = config["sampled_lengths"]
@@ -216,7 +229,9 @@ def _rademacher(config: Config, key: Key[Array, ""]) -> xr.Dataset:
 
 
 def examine(data: xr.Dataset) -> list[Check]:
-    """Limiting risks, what is uniform along the path, the first order of the gap, Lemma D.1, and Rademacher inputs."""
+    """Limiting risks, what is uniform along the path, the first order of the gap, Lemma D.1, and
+    Rademacher inputs.
+    """
     at = {str(n): v.values for n, v in data.variables.items()}
     L = at["length"]
     first, last = power(L[0]), power(L[-1])

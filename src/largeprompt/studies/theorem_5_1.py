@@ -24,7 +24,9 @@ def _balanced(d: int, alpha: float, key: Key[Array, ""], rank: int | None = None
 
 
 def _limit(cov: np.ndarray, start: BlockParams) -> tuple[float, float, float, float]:
-    """Distance of the end of the infinite flow to the closed form, largest | |A|^2 - b^2 |, last risk, whether it is stationary."""
+    """Distance of the end of the infinite flow to the closed form, largest | |A|^2 - b^2 |, last
+    risk, whether it is stationary.
+    """
     inverse = np.linalg.inv(cov)
     b = np.trace(inverse @ inverse) ** 0.25
     run = gradient_flow(LinearRegression(cov), start, math.inf, saveat=_TIMES)
@@ -38,7 +40,9 @@ _NAMES = ("limit_error", "imbalance", "limit_risk", "stationary")
 
 
 def _limits(config: Config, key: Key[Array, ""]) -> xr.Dataset:
-    """Where infinite flows end: several covariances, initial scales inside and outside (0, largest), and singular starts."""
+    """Where infinite flows end: several covariances, initial scales inside and outside (0,
+    largest), and singular starts.
+    """
     rows = []
     covariances = [np.asarray(cov) for cov in config["covariances"]]
     shares = [*config["shares"], *config["singular_shares"]]
@@ -93,7 +97,9 @@ def _from_then_on(
 
 
 def measure(config: Config, key: Key[Array, ""]) -> xr.Dataset:
-    """Limits of infinite flows; L(eps) and flows beyond it, in two dimensions and in five; flows at several lengths."""
+    """Limits of infinite flows; L(eps) and flows beyond it, in two dimensions and in five; flows
+    at several lengths.
+    """
     limits = _limits(config, key)
     cov = np.asarray(config["covariances"][-1])
     task = LinearRegression(cov)
