@@ -310,7 +310,8 @@ def pulls(
     """Pulls b <A, M> and v_x'M c, M = Sig S Q: how fast the risk falls with either product."""
     covariances = (np.asarray(m, np.float64) for m in (task.cov, task.task_cov, task.query_cov))
     M = np.linalg.multi_dot(list(covariances))
-    return b * np.sum(A * M, axis=(-2, -1)), np.einsum("...i,ij,...j->...", v_x, M, c)
+    block, other = b * np.sum(A * M, axis=(-2, -1)), np.einsum("...i,ij,...j->...", v_x, M, c)
+    return np.asarray(block), np.asarray(other)
 
 
 def _final(

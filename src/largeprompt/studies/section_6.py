@@ -439,7 +439,7 @@ def _noiseless(task: LinearRegression, config: Config) -> xr.Dataset:
 def _descended(risk, weights: FactoredParams, rate: float, every: int, records: int):
     """Gradient descent of a stack of heads, recorded every so many steps, the start included."""
 
-    def step(_: int, head: FactoredParams) -> FactoredParams:
+    def step(_: Array, head: FactoredParams) -> FactoredParams:
         return jax.tree.map(lambda w, g: w - rate * g, head, jax.grad(risk)(head))
 
     def record(head: FactoredParams, _: None) -> tuple[FactoredParams, FactoredParams]:
