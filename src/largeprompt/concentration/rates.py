@@ -89,7 +89,7 @@ def regime(sigma: ArrayInput, L: ArrayInput) -> Regime:
     >>> (here.name, round(1 / here.p2, 1), round(here.relative_error, 3))
     ('rare tokens', 7.3, 0.035)
     >>> (round(here.exponent, 3), f"{here.averaging_from:.1e}")
-    (0.046, '7.3e+05')
+    (0.047, '7.3e+05')
     """
     sigma = _checks.number(
         "sigma", sigma, "pass the standard deviation sqrt(u'Gu) of the scores", least=0.0

@@ -73,8 +73,8 @@ def _with_one_pool(
 ) -> Generator[Outcome, None, list[Cell]]:
     """The same, except that nothing is taken when the pool does not even start."""
     running: dict[Future, Cell] = {}
-    with _pool(min(workers, len(waiting))) as pool:
-        try:
+    try:
+        with _pool(min(workers, len(waiting))) as pool:
             pool.submit(os.getpid).result()
             while waiting or running:
                 while waiting and len(running) < workers:
@@ -85,8 +85,10 @@ def _with_one_pool(
                     outcome = future.result()
                     del running[future]
                     yield outcome
-        except BrokenProcessPool:
-            pass
+    except BrokenProcessPool:
+        pass
+    finally:
+        store.remove_unfinished()  # the pool has ended, and no worker writes any more
     return list(running.values())
 
 

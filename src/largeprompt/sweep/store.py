@@ -26,6 +26,7 @@ class Store:
 
     def __init__(self, folder: str | os.PathLike[str]) -> None:
         self.folder = Path(folder)
+        self.token = uuid.uuid4().hex  # of this sweep and its workers, in the names of their files
 
     def prepare(self) -> None:
         """Make the folder ready to be written to, or raise `OSError` before anything is computed."""
@@ -57,7 +58,7 @@ class Store:
         return data, record
 
     def _publish(self, content: bytes, name: str) -> None:
-        temporary = self.folder / f"{name}.{uuid.uuid4().hex}.tmp"
+        temporary = self.folder / f"{name}.{self.token}.{uuid.uuid4().hex}.tmp"
         with self._explained():
             try:
                 with open(temporary, "xb") as file:
@@ -83,6 +84,11 @@ class Store:
                 "free space or choose another folder, and run again: what is stored there is kept",
             )
             raise OSError(error.errno, text) from error
+
+    def remove_unfinished(self) -> None:
+        """Remove files that workers of this sweep were writing when they were stopped."""
+        for path in self.folder.glob(f"*.{self.token}.*.tmp"):
+            path.unlink(missing_ok=True)
 
     def _remove_stale(self) -> None:
         """Remove what writers left behind that were killed; a live writer's file is younger."""
