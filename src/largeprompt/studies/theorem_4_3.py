@@ -390,7 +390,7 @@ STUDY = Study(
         "end_by_hand": times(1.01, each="task"),
         "sharp_constant": times(1.1, 0.9, each="task"),
         "sampled_parameter_gap": power_of("sampled_length", 0.5),
-        "sampled_risk_gap": power_of("sampled_length", 0.5),
+        "sampled_risk_gap": power_of("sampled_length", 1.0),
         "linear_apart": times(0.01),
     },
 )
