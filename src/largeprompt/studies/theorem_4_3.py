@@ -329,10 +329,14 @@ def examine(data: xr.Dataset) -> list[Check]:
 
 def _examine_rademacher(at: dict[str, np.ndarray]) -> list[Check]:
     sampled = at["sampled_parameter_gap"]
-    risks = at["sampled_risk_gap"]
+    risks, lengths = at["sampled_risk_gap"], at["sampled_length"]
     return [
         at_most("Rademacher inputs: last over first parameter gap", sampled[-1] / sampled[0], 0.5),
-        at_most("Rademacher inputs: last over first risk gap", risks[-1] / risks[0], 0.5),
+        at_most(
+            "Rademacher inputs: last over first risk gap, in units of L^(-1/2)",
+            risks[-1] / risks[0] * math.sqrt(lengths[-1] / lengths[0]),
+            1.0,
+        ),
         at_least(
             "Rademacher inputs: linear attention ends elsewhere, by times the last gap",
             at["linear_apart"] / sampled[-1],
