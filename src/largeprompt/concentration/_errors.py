@@ -14,12 +14,21 @@ from ..attention import Head
 from ..attention.softmax import inside_domain
 from ..measures import AbstractMeasure, Dirac, Empirical, Gaussian
 from ..measures.transforms import without_spread
+from ..prompts.along_length import Along
 from ..prompts.discrete import error_table
 from ..prompts.quasi import representative, tail_of
 from ..prompts.tails import HEAVY, tail_index
 from ._quadratic_form import Average
 from ._quantities import Decomposition, Quantity, decompose
-from ._queries import REPLICATES, averages, finite_support, quadrature, scrambled, two_keys
+from ._queries import (
+    REPLICATES,
+    averages,
+    finite_support,
+    quadrature,
+    replicate_keys,
+    scrambled,
+    two_keys,
+)
 
 _TOKENS = 10  # 2^10 quasi-random tokens represent a law that is neither Gaussian nor discrete
 _QUERIES = 5  # 2^5 quasi-random queries, each time, where the error depends on all of the query
@@ -102,13 +111,16 @@ def _over_variances(
         name = "exact in L, quasi-random queries"
         return Route(name, lambda lengths: _scrambled_sums(parts, found, lengths))
 
+    def at(rule: Average, lengths: np.ndarray) -> Values:
+        return _sums(rule, parts.coefficients(rule.variances, lengths))
+
     def evaluate(lengths: np.ndarray) -> Values:
         nonlocal level, found
-        values = _sums(parts, found[0], lengths)
+        values = at(found[0], lengths)
         while level + 1 < _LEVELS and not _within(_GOAL, values):
             level += 1
             found = rules(level)
-            values = _sums(parts, found[0], lengths)
+            values = at(found[0], lengths)
         if not _within(_PROMISE, values):
             worst = np.max(values.error[values.value > 0] / values.value[values.value > 0])
             raise ValueError(
@@ -127,9 +139,8 @@ def _within(relative: float, values: Values) -> bool:
     return bool(np.all(values.error <= relative * np.abs(values.value)))
 
 
-def _sums(parts: Decomposition, rule: Average, lengths: np.ndarray) -> Values:
-    """The rule applied to the functions of (score variance, L), with its error."""
-    along = parts.coefficients(rule.variances, lengths)
+def _sums(rule: Average, along: Along) -> Values:
+    """The rule applied to the functions of (score variance, L), given at its nodes, with its error."""
     total = np.einsum("fs,fsl->l", rule.weights, along.value)
     coarse = np.einsum("fs,fsl->l", rule.coarse, along.value)
     size = np.einsum("fs,fsl->l", np.abs(rule.weights), np.abs(along.value))
@@ -143,24 +154,24 @@ def _sums(parts: Decomposition, rule: Average, lengths: np.ndarray) -> Values:
 
 def _scrambled_sums(parts: Decomposition, rules: list[Average], lengths: np.ndarray) -> Values:
     """Means over scramblings, and their standard error."""
-    found = [_sums(parts, rule, lengths) for rule in rules]
+    given = [parts.coefficients(rule.variances, lengths) for rule in rules]
+    found = [_sums(rule, along) for rule, along in zip(rules, given, strict=True)]
     value, error, slope = (np.stack(part) for part in zip(*found, strict=True))
-    terms = []
-    for rule in rules:
-        if rule.points is not None:
-            along = parts.coefficients(rule.variances, lengths)
-            order = np.argsort(rule.variances)
-            S, weighted = rule.points
-            terms.append(
-                sum(
-                    np.stack([np.interp(S, rule.variances[order], row[order]) for row in rows.T], 1)
-                    * weights[:, None]
-                    for rows, weights in zip(along.value, weighted, strict=True)
-                )
-            )
+    terms = [_random_terms(rule, along) for rule, along in zip(rules, given, strict=True)]
     _check_tail(np.concatenate(terms), lengths)
     spread = value.std(axis=0, ddof=1) / math.sqrt(len(rules))
     return Values(value.mean(axis=0), spread + error.mean(axis=0), slope.mean(axis=0))
+
+
+def _random_terms(rule: Average, along: Along) -> np.ndarray:
+    """The terms of the random points behind a rule, interpolated from its nodes, shape (points, lengths)."""
+    assert rule.points is not None
+    (S, weighted), order = rule.points, np.argsort(rule.variances)
+    nodes, terms = rule.variances[order], np.zeros((len(rule.points[0]), along.value.shape[-1]))
+    for rows, weights in zip(along.value, weighted, strict=True):
+        columns = [np.interp(S, nodes, row[order]) for row in rows.T]
+        terms += weights[:, None] * np.stack(columns, axis=1)
+    return terms
 
 
 def _check_tail(terms: np.ndarray, lengths: np.ndarray) -> None:
@@ -278,9 +289,7 @@ def tokens_and_queries(
             None if coarse is None else Pairing(coarse, tokens),
             words,
         )
-    if for_tokens is None:
-        scrambled(mu, None, _TOKENS)  # raises: tokens are random too
-    keys = jax.random.split(_checks.key(for_tokens), REPLICATES)
+    keys = replicate_keys(mu, for_tokens)
     those = those * REPLICATES if len(those) == 1 else those
     return Pairings(
         [

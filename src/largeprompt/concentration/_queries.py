@@ -8,6 +8,7 @@ import math
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Array, Key
 
 from .. import _checks
 from .._typing import KeyInput
@@ -139,6 +140,11 @@ def _sphere(law: Sphere, count: int) -> Empirical:
 
 def scrambled(law: AbstractMeasure, key: KeyInput | None, exponent: int) -> list[Empirical]:
     """Independent quasi-random representatives of the law."""
+    return [representative(k, law, exponent) for k in replicate_keys(law, key)]
+
+
+def replicate_keys(law: AbstractMeasure, key: KeyInput | None) -> Key[Array, " replicates"]:
+    """One key for each representative of the law, or an error that asks for a key."""
     if key is None:
         raise ValueError(
             _checks.message(
@@ -147,9 +153,7 @@ def scrambled(law: AbstractMeasure, key: KeyInput | None, exponent: int) -> list
                 "pass key=jax.random.key(0)",
             )
         )
-    return [
-        representative(k, law, exponent) for k in jax.random.split(_checks.key(key), REPLICATES)
-    ]
+    return jax.random.split(_checks.key(key), REPLICATES)
 
 
 def two_keys(key: KeyInput | None) -> tuple[KeyInput | None, KeyInput | None]:
