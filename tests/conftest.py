@@ -44,15 +44,24 @@ for option, value in {
     os.environ[option.upper()] = str(value)  # for the processes that tests start
     jax.config.update(option, value)
 
+
+@pytest.fixture
+def mode_32():
+    """Run one test in JAX's default 32-bit mode."""
+    jax.config.update("jax_enable_x64", False)
+    yield
+    jax.config.update("jax_enable_x64", True)
+
+
 # Tests that compile the same programs run one after the other in one process; the longest companies begin first.
 _COMPANIES = {
     "paper": ("tests/test_paper",),
-    "prompts": ("tests/prompts", "src/largeprompt/prompts"),
+    "prompts": ("tests/prompts", "tests/participation", "src/largeprompt/p"),
     "flows": (
         "tests/dynamics/test_flow",
         "tests/dynamics/test_transfer",
         "src/largeprompt/dynamics",
-        "src/largeprompt/report",
+        "src/largeprompt/reproduce",
         "tests/test_bad_input",
     ),
     "descent": ("tests/dynamics", "tests/icl", "src/largeprompt/icl"),

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from largeprompt.studies import STUDIES
+from largeprompt.reproduce.studies import STUDIES
 
 ROOT = Path(__file__).parents[1]
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))

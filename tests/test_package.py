@@ -12,19 +12,19 @@ import largeprompt as lp
 
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "largeprompt"
-ROOMS = [
+ROOMS = (
     "measures",
+    "participation",
     "attention",
     "prompts",
     "concentration",
     "icl",
     "dynamics",
-    "studies",
     "sweep",
-    "report",
+    "reproduce",
     "cli",
     "__main__",  # python -m largeprompt
-]
+)
 
 
 def _python(code: str) -> str:

@@ -20,8 +20,8 @@ from largeprompt.attention import Head, attend
 from largeprompt.cli import app
 from largeprompt.icl import LinearRegression
 from largeprompt.measures import Empirical, Gaussian
-from largeprompt.report import folder
-from largeprompt.studies import (
+from largeprompt.reproduce.report import folder
+from largeprompt.reproduce.studies import (
     STUDIES,
     _concentration,
     almost_sure,
@@ -35,7 +35,7 @@ from largeprompt.studies import (
     section_6,
     softmax_operator,
 )
-from largeprompt.studies.record import from_dataset, may_be_infinite
+from largeprompt.reproduce.studies.record import from_dataset, may_be_infinite
 from largeprompt.sweep._acceptable import ALLOWED, refuse_non_finite
 
 from . import browser

@@ -3,8 +3,10 @@
 The public names live here, flat. Importing this package starts no JAX work: each name is loaded on first use.
 """
 
+import sys
 from importlib import import_module
 from importlib.metadata import version
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -65,28 +67,28 @@ if TYPE_CHECKING:
     from .measures import Rademacher as Rademacher
     from .measures import Sphere as Sphere
     from .measures import Uniform as Uniform
+    from .participation import Participation as Participation
+    from .participation import ParticipationTable as ParticipationTable
+    from .participation import participation as participation
+    from .participation import participation_moment as participation_moment
+    from .participation import score_moment as score_moment
     from .prompts import Estimate as Estimate
-    from .prompts import Participation as Participation
-    from .prompts import ParticipationTable as ParticipationTable
     from .prompts import estimate as estimate
     from .prompts import finite_mean as finite_mean
     from .prompts import finite_second_moment as finite_second_moment
     from .prompts import gradient_error as gradient_error
     from .prompts import output_error as output_error
-    from .prompts import participation as participation
-    from .prompts import participation_moment as participation_moment
     from .prompts import quasi_estimate as quasi_estimate
     from .prompts import sample_gradients as sample_gradients
     from .prompts import sample_outputs as sample_outputs
-    from .prompts import score_moment as score_moment
-    from .report import plot_curve as plot_curve
-    from .report import plot_experiment as plot_experiment
-    from .report import plot_flow as plot_flow
-    from .report import plot_growing_prompt as plot_growing_prompt
-    from .report import plot_limits as plot_limits
-    from .report import plot_regimes as plot_regimes
-    from .report import plot_risks as plot_risks
-    from .report import save_figure as save_figure
+    from .reproduce.report import plot_curve as plot_curve
+    from .reproduce.report import plot_experiment as plot_experiment
+    from .reproduce.report import plot_flow as plot_flow
+    from .reproduce.report import plot_growing_prompt as plot_growing_prompt
+    from .reproduce.report import plot_limits as plot_limits
+    from .reproduce.report import plot_regimes as plot_regimes
+    from .reproduce.report import plot_risks as plot_risks
+    from .reproduce.report import save_figure as save_figure
     from .sweep import CellFailure as CellFailure
     from .sweep import Sweep as Sweep
     from .sweep import SweepResult as SweepResult
@@ -104,22 +106,24 @@ _ROOMS = {
         "Sphere",
         "Uniform",
     ),
+    "participation": (
+        "Participation",
+        "ParticipationTable",
+        "participation",
+        "participation_moment",
+        "score_moment",
+    ),
     "attention": ("Head", "Layer", "attend", "attend_jacobians", "attend_linear"),
     "prompts": (
         "Estimate",
-        "Participation",
-        "ParticipationTable",
         "estimate",
         "finite_mean",
         "finite_second_moment",
         "gradient_error",
         "output_error",
-        "participation",
-        "participation_moment",
         "quasi_estimate",
         "sample_gradients",
         "sample_outputs",
-        "score_moment",
     ),
     "concentration": (
         "BoundReport",
@@ -171,7 +175,7 @@ _ROOMS = {
         "transfer_curve",
     ),
     "sweep": ("CellFailure", "Sweep", "SweepResult", "grid"),
-    "report": (
+    "reproduce.report": (
         "plot_curve",
         "plot_experiment",
         "plot_flow",
@@ -198,3 +202,15 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     return sorted([*globals(), *__all__])
+
+
+class _Package(ModuleType):
+    """This package; importing the room `participation` does not hide the function of that name."""
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name == "participation" and isinstance(value, ModuleType):
+            value = value.participation
+        super().__setattr__(name, value)
+
+
+sys.modules[__name__].__class__ = _Package

@@ -63,6 +63,25 @@ def float_array(name: str, value: ArrayInput) -> Float[Array, "..."]:
     return array if isinstance(array, jax.Array) else jnp.asarray(array)
 
 
+def known(name: str, value: ArrayInput) -> np.ndarray:
+    """Cast a known number or array to a float64 NumPy array (JAX in 32-bit mode would not keep it)."""
+    try:
+        array = np.asarray(value)
+        # Python integers of more than 64 bits
+        whole = array.dtype == object and all(isinstance(entry, int) for entry in array.flat)
+        if not whole and array.dtype.kind not in "biuf":
+            raise TypeError(f"dtype {array.dtype}")
+        return array.astype(np.float64)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise ValueError(
+            message(
+                f"{name} must be a real number or an array of them",
+                f"{type(value).__name__} ({error})",
+                "pass a float, or a NumPy or JAX array",
+            )
+        ) from error
+
+
 def _not_numbers(name: str, received: str) -> str:
     rule = f"{name} must be an array of real numbers"
     return message(

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import largeprompt as lp
-from largeprompt.studies.depth import depth_errors
+from largeprompt.reproduce.studies.depth import depth_errors
 
 from ..oracles import attention as oracle
 

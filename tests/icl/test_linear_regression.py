@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import largeprompt as lp
-from largeprompt.prompts.exponential import exponential_table
+from largeprompt.participation.exponential import exponential_table
 
 from ..oracles.regression import infinite_block_risk, simulate, simulate_ridge
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import largeprompt as lp
-from largeprompt.prompts.discrete import error_table
+from largeprompt.prompts.discrete_tokens import error_table
 
 from ..oracles import prompts as oracle
 

@@ -1,6 +1,9 @@
 """A real Dask scheduler and two real workers, each a process."""
 
+import contextlib
 import json
+import os
+import signal
 import subprocess
 import sys
 import threading
@@ -16,7 +19,20 @@ from .processes import ROOT, draws, expected, stored, values
 def _dask(part: str, *options: str) -> subprocess.Popen:
     command = [sys.executable, "-m", f"distributed.cli.dask_{part}", "--host", "127.0.0.1"]
     command += ["--no-dashboard", *options]
-    return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    return subprocess.Popen(
+        command,
+        cwd=ROOT,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,  # a process group, killed as a whole
+    )
+
+
+def _kill(process: subprocess.Popen) -> None:
+    """Kill the process with all its children: a worker whose scheduler is gone may wait for long."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
 
 
 @pytest.fixture(scope="module")
@@ -33,10 +49,8 @@ def cluster(tmp_path_factory):
             time.sleep(0.05)
         yield scheduler, json.loads(contact.read_text())["address"]
     finally:
-        scheduler.kill()
-        workers.terminate()  # it keeps the worker processes, and takes them with it
-        scheduler.wait()
-        workers.wait(timeout=60)
+        _kill(scheduler)
+        _kill(workers)
 
 
 def test_a_cluster_survives_a_worker_and_lists_what_fails(tmp_path, cluster):

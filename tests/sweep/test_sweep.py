@@ -13,7 +13,7 @@ import pytest
 import xarray as xr
 
 import largeprompt as lp
-from largeprompt import _source
+from largeprompt import _provenance
 from largeprompt.sweep import content
 from largeprompt.sweep.store import Store
 
@@ -70,14 +70,18 @@ def test_the_address_depends_on_everything_that_decides_a_result(tmp_path, monke
     others.add(address())
     package = tmp_path / "package"
     package.mkdir()
-    monkeypatch.setattr(_source, "PACKAGE", package)
-    for name, changes in (("measures.py", True), ("report/figures.py", False), ("cli/x.py", False)):
+    monkeypatch.setattr(_provenance, "PACKAGE", package)
+    for name, changes in (
+        ("measures.py", True),
+        ("reproduce/report/figures.py", False),
+        ("cli/x.py", False),
+    ):
         before = address()
-        (package / name).parent.mkdir(exist_ok=True)
+        (package / name).parent.mkdir(parents=True, exist_ok=True)
         (package / name).write_text("x = 1\n")
-        _source.source_digest.cache_clear()
+        _provenance.source_digest.cache_clear()
         assert (address() != before) is changes
-    _source.source_digest.cache_clear()
+    _provenance.source_digest.cache_clear()
     assert len(others | {base}) == 6
 
 

@@ -61,7 +61,7 @@ def write_netcdf(data: "xr.Dataset", path: Path) -> None:
 
 def write_figure(figure: Any, path: Path) -> None:
     """Write a figure and say so."""
-    from ..report import save_figure
+    from ..reproduce.report import save_figure
 
     existed = path.exists()
     save_figure(figure, path)

@@ -77,7 +77,7 @@ def curve(
     if out is not None:
         write_netcdf(data, out)
     if figure is not None:
-        from ..report import plot_curve
+        from ..reproduce.report import plot_curve
 
         write_figure(plot_curve(data, bound=bound, fit=fit), figure)
 
@@ -116,7 +116,7 @@ def regime(
     typer.echo(f"{found.name}: sigma^2 / ln L = {found.x:.3g} (thresholds 2/3 and 2)")
     typer.echo(found.sentence)
     if figure is not None:
-        from ..report import plot_regimes
+        from ..reproduce.report import plot_regimes
 
         data = concentration.regime_map(max(8.0, 1.25 * sigma), min(max(1e8, 10 * length), 1e15))
         write_figure(plot_regimes(data, marks=[(sigma, max(length, 2.0), "here")]), figure)

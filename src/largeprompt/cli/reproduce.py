@@ -13,8 +13,8 @@ from ._output import use_float64
 if TYPE_CHECKING:
     import xarray as xr
 
-    from ..report.folder import Runner
-    from ..studies.record import Job
+    from ..reproduce.report.folder import Runner
+    from ..reproduce.studies.record import Job
 
 
 def reproduce(
@@ -45,9 +45,9 @@ def reproduce(
     if not full:
         compile_quickly()
     use_float64()
-    from ..report import folder
-    from ..studies import STUDIES
-    from ..studies.record import Job, find_study
+    from ..reproduce.report import folder
+    from ..reproduce.studies import STUDIES
+    from ..reproduce.studies.record import Job, find_study
 
     scale = "full" if full else "quick"
     jobs = [Job(find_study(name).name, scale, seed) for name in study or STUDIES]
@@ -69,7 +69,7 @@ def reproduce(
 
 def _is_kept(out: Path, job: "Job", say: bool = True) -> bool:
     """Whether the folder holds this computation; says what happens to the stored one."""
-    from ..report import folder
+    from ..reproduce.report import folder
 
     try:
         current = folder.is_current(out, job)
@@ -85,10 +85,10 @@ def _is_kept(out: Path, job: "Job", say: bool = True) -> bool:
 
 def _runner(out: Path, workers: int | None, cluster: str | None) -> "Runner":
     if workers is None and cluster is None:
-        from ..report.folder import one_after_the_other
+        from ..reproduce.report.folder import one_after_the_other
 
         return one_after_the_other
-    from ..report.runners import by_sweep
+    from ..reproduce.report.runners import by_sweep
 
     return by_sweep(out, workers, cluster)
 
@@ -125,7 +125,7 @@ def _compute(
         TimeElapsedColumn,
     )
 
-    from ..report import folder
+    from ..reproduce.report import folder
 
     console = Console(stderr=True)
     columns = (
@@ -165,8 +165,8 @@ def _finish(out: Path) -> bool:
 
     The summary comes first: it is printed whatever happens to the page.
     """
-    from ..report import folder, page
-    from ..studies.record import from_dataset
+    from ..reproduce.report import folder, page
+    from ..reproduce.studies.record import from_dataset
     from ._summary import print_summary
 
     stored = folder.load_all(out)
@@ -181,7 +181,7 @@ def studies() -> None:
     from rich.console import Console
     from rich.table import Table
 
-    from ..studies import STUDIES
+    from ..reproduce.studies import STUDIES
 
     table = Table()
     for column in ("study", "source", "title"):

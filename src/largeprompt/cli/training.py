@@ -94,7 +94,7 @@ def risk(
     if out is not None:
         write_netcdf(data, out)
     if figure is not None:
-        from ..report import plot_risks
+        from ..reproduce.report import plot_risks
 
         write_figure(plot_risks(data), figure)
 
@@ -138,7 +138,7 @@ def flow(
     if out is not None:
         write_netcdf(data, out)
     if figure is not None:
-        from ..report import plot_flow
+        from ..reproduce.report import plot_flow
 
         write_figure(plot_flow(data), figure)
     arrived = until is not None or bool((data["phase"] == "stationary").all())
@@ -217,7 +217,7 @@ def train(
         raise
     _print_experiment(data)
     if folder is not None:
-        from ..report import plot_experiment
+        from ..reproduce.report import plot_experiment
 
         write_netcdf(data, folder / "experiment.nc")
         for suffix in (".png", ".pdf"):

@@ -14,8 +14,8 @@ from ..attention import Head
 from ..attention.softmax import inside_domain
 from ..measures import AbstractMeasure, Dirac, Empirical, Gaussian
 from ..measures.transforms import without_spread
-from ..prompts.along_length import Along
-from ..prompts.discrete import error_table
+from ..participation import Along
+from ..prompts.discrete_tokens import error_table
 from ..prompts.quasi import representative, tail_of
 from ..prompts.tails import HEAVY, tail_index
 from ._quadratic_form import Average

@@ -10,11 +10,11 @@ from typing import Literal, NamedTuple, get_args
 import numpy as np
 
 from .. import _checks
+from .._linalg import covariance_root
 from ..attention import Head
 from ..measures import Gaussian
-from ..prompts.along_length import Along, gradient_moments_along, participation_along
+from ..participation import Along, gradient_moments_along, participation_along
 from ._quadratic_form import Feature
-from .rates import covariance_root
 
 Quantity = Literal["output", "gradient_U", "gradient_V"]
 

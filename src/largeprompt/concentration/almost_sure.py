@@ -17,12 +17,12 @@ import xarray as xr
 from jaxtyping import Array, Float, Int, Key
 
 from .. import _checks
+from .._lengths import token_count
 from .._typing import ArrayInput, KeyInput
 from ..attention import Head, attend
 from ..attention.softmax import queries_of
 from ..measures import AbstractMeasure, Dirac
-from ..prompts._arguments import whole_length
-from ._provenance import attributes
+from ._attributes import attributes
 
 _BLOCK = 4096  # tokens drawn at once: part of what defines the random stream
 
@@ -50,7 +50,7 @@ def growing_prompt(
     True
     """
     queries, batch = queries_of(head, mu, z)
-    wanted = np.array([whole_length(L) for L in np.asarray(lengths).ravel().tolist()])
+    wanted = np.array([token_count(L) for L in np.asarray(lengths).ravel().tolist()])
     if batch or not wanted.size or wanted[0] < 3 or np.any(np.diff(wanted) <= 0):
         raise ValueError(
             _checks.message(

@@ -18,6 +18,8 @@ import jax.numpy as jnp
 import numpy as np
 import xarray as xr
 
+from .._float64 import in_float64
+from .._linalg import covariance_root
 from .._typing import KeyInput
 from ..attention import Head
 from ..measures import (
@@ -33,11 +35,9 @@ from ..measures import (
     Uniform,
 )
 from ..measures.transforms import without_spread
-from ..prompts._exact import exact
+from ._attributes import attributes
 from ._errors import check_dimensions
-from ._provenance import attributes
 from ._queries import finite_support, quadrature, scrambled, two_keys
-from .rates import covariance_root
 
 ORDERS = (0, 4, 8)
 _HALF = max(ORDERS) // 2
@@ -45,7 +45,7 @@ _POINTS = 8  # 2^8 queries against 2^12 tokens where there is no closed form
 _TOKENS = 12
 
 
-@exact
+@in_float64
 def assumption_3_3(
     head: Head, mu: AbstractMeasure, nu: AbstractMeasure, key: KeyInput | None = None
 ) -> xr.Dataset:

@@ -24,10 +24,10 @@ import xarray as xr
 from jaxtyping import Float
 
 from .. import _checks
+from .._linalg import covariance_root
 from .._typing import ArrayInput
 from ..attention import Head
 from ..measures import Gaussian
-from .rates import covariance_root
 
 _SAME = 1e-9  # relative distance below which two eigenvalues, or kappa and 1/2, are taken as equal
 

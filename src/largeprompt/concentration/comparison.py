@@ -3,17 +3,17 @@
 import numpy as np
 import xarray as xr
 
+from .._float64 import in_float64
+from .._lengths import length_vector, longest_finite
 from .._typing import ArrayInput, KeyInput
 from ..attention import Head, attend, attend_linear
 from ..measures import AbstractMeasure
 from ..prompts import finite_mean
-from ..prompts._arguments import checked_lengths, longest
-from ..prompts._exact import exact
+from ._attributes import attributes
 from ._errors import average_error, average_over, check_dimensions, tokens_and_queries
-from ._provenance import attributes
 
 
-@exact
+@in_float64
 def limit_comparison(
     head: Head,
     mu: AbstractMeasure,
@@ -36,8 +36,8 @@ def limit_comparison(
     5.6e-10 0.1137
     """
     check_dimensions(head, mu, nu)
-    wanted = checked_lengths(lengths)
-    own = average_error(head, mu, nu, "output", longest(wanted), key)
+    wanted = length_vector(lengths)
+    own = average_error(head, mu, nu, "output", longest_finite(wanted), key)
     pairings = tokens_and_queries(head, mu, nu, key)
 
     def cross(head, law, z, L):

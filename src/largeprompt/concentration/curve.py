@@ -9,15 +9,15 @@ import xarray as xr
 from jaxtyping import Array
 
 from .. import _checks
+from .._float64 import in_float64
+from .._lengths import length_vector, longest_finite, token_count
 from .._typing import ArrayInput, KeyInput
 from ..attention import Head
 from ..measures import AbstractMeasure, Gaussian
 from ..prompts import estimate
-from ..prompts._arguments import checked_lengths, longest, whole_length
-from ..prompts._exact import exact
 from ..prompts.estimate import replicate
+from ._attributes import attributes
 from ._errors import Values, average_error, check_dimensions
-from ._provenance import attributes
 from ._quantities import Quantity, checked_quantity
 
 _WORK = 2**22  # numbers drawn at once by Monte Carlo
@@ -58,7 +58,7 @@ def concentration_curve(
     """
     quantity = checked_quantity(quantity)
     check_dimensions(head, mu, nu)
-    wanted = checked_lengths(lengths)
+    wanted = length_vector(lengths)
     if method == "montecarlo":
         if key is None:
             raise ValueError(
@@ -87,7 +87,7 @@ def concentration_curve(
     )
 
 
-@exact
+@in_float64
 def _exact(
     head: Head,
     mu: AbstractMeasure,
@@ -97,7 +97,7 @@ def _exact(
     key: KeyInput | None,
 ) -> tuple[Values, str]:
     """Values in float64, whatever JAX's default, and the route they came by."""
-    route = average_error(head, mu, nu, quantity, longest(lengths), key)
+    route = average_error(head, mu, nu, quantity, longest_finite(lengths), key)
     return route.evaluate(lengths), route.name
 
 
@@ -115,7 +115,7 @@ def _monte_carlo(
     """One fresh query and one fresh prompt a replicate."""
     keys = jax.random.split(_checks.key(key), len(lengths))
     found = []
-    for k, L in zip(keys, map(whole_length, lengths), strict=True):
+    for k, L in zip(keys, map(token_count, lengths), strict=True):
         found.append(
             estimate(
                 k,

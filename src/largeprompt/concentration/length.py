@@ -6,10 +6,10 @@ from typing import NamedTuple
 import numpy as np
 
 from .. import _checks
+from .._float64 import in_float64
 from .._typing import ArrayInput, KeyInput
 from ..attention import Head, attend
 from ..measures import AbstractMeasure, Dirac, Gaussian
-from ..prompts._exact import exact
 from ._errors import (
     Route,
     average_error,
@@ -35,7 +35,7 @@ class PromptLength(NamedTuple):
     sentence: str
 
 
-@exact
+@in_float64
 def prompt_length_for(
     head: Head,
     mu: AbstractMeasure,

@@ -12,10 +12,11 @@ import numpy as np
 import xarray as xr
 
 from .. import _checks
+from .._linalg import covariance_root
 from .._typing import ArrayInput
 from ..attention import Head
 from ..measures import AbstractMeasure, Gaussian
-from ..prompts import participation
+from ..participation import participation
 
 _AVERAGING, _FROZEN = 2 / 3, 2.0  # thresholds in sigma^2 / ln L
 
@@ -41,12 +42,6 @@ def steepness(head: Head, mu: Gaussian, nu: Gaussian) -> float:
     """The kappa = lambda_max(C^{1/2} U'GU C^{1/2}) of tokens N(., G) and queries N(., C): what `sharp_exponent` takes."""
     U, G, C = (np.asarray(a, np.float64) for a in (head.U, mu.covariance, nu.covariance))
     return float(np.linalg.norm(covariance_root(G).T @ U @ covariance_root(C), 2) ** 2)
-
-
-def covariance_root(cov: np.ndarray) -> np.ndarray:
-    """A matrix B with B B' = cov, singular ones included."""
-    values, axes = np.linalg.eigh(cov)
-    return axes * np.sqrt(np.maximum(values, 0.0))
 
 
 class Regime(NamedTuple):

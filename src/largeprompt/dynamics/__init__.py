@@ -9,7 +9,7 @@ from .experiment import published_experiment as published_experiment
 from .flow import gradient_flow as gradient_flow
 from .initial import admissible_alpha as admissible_alpha
 from .initial import balanced_init as balanced_init
-from .length import prompt_length_for_risk as prompt_length_for_risk
+from .length_for_risk import prompt_length_for_risk as prompt_length_for_risk
 from .trajectory import Trajectory as Trajectory
 from .transfer import Comparison as Comparison
 from .transfer import compare as compare

@@ -8,16 +8,16 @@ import numpy as np
 import xarray as xr
 
 from .. import _checks
+from .._float64 import in_float64
+from .._lengths import length_vector
+from .._provenance import describe, versions
 from .._typing import ArrayInput, KeyInput
-from ..concentration._provenance import describe, versions
 from ..icl import BlockParams, LinearRegression
 from ..icl.task import Attention
-from ..prompts._arguments import checked_lengths
-from ..prompts._exact import exact
 from .flow import gradient_flow
 
 
-@exact
+@in_float64
 def flow_curves(
     task: LinearRegression,
     params: BlockParams,
@@ -39,7 +39,7 @@ def flow_curves(
     >>> print([str(phase) for phase in found.phase.values], found.b.values[:, -1].round(3))
     ['stationary', 'stationary'] [1.322 1.   ]
     """
-    grid = checked_lengths(lengths)
+    grid = length_vector(lengths)
     longest = float(np.max(grid[np.isfinite(grid)], initial=100.0))
     end = None if until is None else _checks.number("until", until, "pass a time", above=0.1)
     last = 100 * longest if end is None else end
@@ -77,7 +77,7 @@ def flow_curves(
     return data
 
 
-@exact
+@in_float64
 def risk_curves(task: LinearRegression, lengths: ArrayInput, key: KeyInput) -> xr.Dataset:
     """The best softmax head, the best linear head and ridge regression (the Bayes predictor), along prompt lengths.
 
@@ -90,7 +90,7 @@ def risk_curves(task: LinearRegression, lengths: ArrayInput, key: KeyInput) -> x
     >>> print(found.softmax.values.round(5), found.linear.values.round(5))
     [0.12933] [0.08052]
     """
-    grid = checked_lengths(lengths)
+    grid = length_vector(lengths)
     found = {
         a: [float(task.minimiser(float(L), a).risk) for L in grid] for a in get_args(Attention)
     }

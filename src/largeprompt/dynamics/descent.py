@@ -13,11 +13,11 @@ from jax.sharding import Mesh
 from jaxtyping import Array, Key
 
 from .. import _checks, _devices
+from .._lengths import one_length, token_count
 from .._typing import ArrayInput, KeyInput
 from ..icl import LinearRegression, Task
 from ..icl.params import Params
-from ..icl.task import Attention, checked_attention, checked_length
-from ..prompts._arguments import whole_length
+from ..icl.task import Attention, checked_attention
 from ..prompts._weighted_sums import capacity_for, has_kernel
 from ..prompts.sampling import SCORES_AND_VALUES
 from ._optimisers import shared
@@ -117,7 +117,7 @@ def descend_many(
     steps, batch = _checks.count("steps", steps), _checks.count("batch", batch)
     every = math.ceil(steps / 100) if record_every is None else record_every
     every = _checks.count("record_every", every)
-    lengths = [checked_length(length) for length in L]
+    lengths = [one_length(length) for length in L]
     _check_runs(keys, params, lengths, attention)
     if isinstance(task, LinearRegression):
         task.check_size(jax.tree.map(lambda leaf: leaf[0], params))
@@ -168,7 +168,7 @@ def _company(oracle: OracleName, task: Task, L: float, attention: Attention) -> 
         return (L, attention)
     if attention == "linear" or has_kernel(SCORES_AND_VALUES):
         return attention
-    return (capacity_for(whole_length(L), SCORES_AND_VALUES), attention)
+    return (capacity_for(token_count(L), SCORES_AND_VALUES), attention)
 
 
 def _check_runs(keys: Any, params: Params, lengths: list[float], attention: Any) -> None:

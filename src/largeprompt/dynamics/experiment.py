@@ -33,10 +33,11 @@ import xarray as xr
 from jaxtyping import Array, Key
 
 from .. import __version__, _checks
+from .._float64 import in_float64
+from .._lengths import one_length
 from .._typing import ArrayInput
 from ..icl import FactoredParams, LinearRegression
-from ..icl.task import Attention, checked_length
-from ..prompts._exact import exact
+from ..icl.task import Attention
 from .descent import Descent, descend_many
 from .flow import gradient_flow
 from .initial import balanced_init
@@ -147,7 +148,7 @@ def published_experiment(
     ('attention', 'length', 'seed', 'step') paper
     """
     _checked(variant)
-    checked = [checked_length(L) for L in lengths]
+    checked = [one_length(L) for L in lengths]
     task = published_task(variant)
     if variant == "theory":
         found = _flows(task, checked)
@@ -370,7 +371,7 @@ def _with_limit(found: xr.Dataset, task: LinearRegression) -> xr.Dataset:
     return found
 
 
-@exact
+@in_float64
 def _with_references(
     found: xr.Dataset, task: LinearRegression, lengths: list[float], key: Key[Array, ""]
 ) -> xr.Dataset:

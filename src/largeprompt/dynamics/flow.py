@@ -14,11 +14,12 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 
 from .. import _checks
+from .._float64 import in_float64
+from .._lengths import one_length
 from .._typing import ArrayInput, KeyInput
 from ..icl import LinearRegression, Task
 from ..icl.params import Params
-from ..icl.task import Attention, FreshRisk, RiskFunction, checked_length
-from ..prompts._exact import exact
+from ..icl.task import Attention, FreshRisk, RiskFunction
 from ._solver import Stretch, Tolerances, follow, look
 from .trajectory import Phase, Trajectory
 
@@ -31,7 +32,7 @@ _DESCENT, _VALLEY, _INFINITE = 512, 2048, 16384  # most steps of a stretch
 _SHARPER = 1e-4  # tolerances of the explicit solver, relative to those in the valley
 
 
-@exact
+@in_float64
 def gradient_flow(
     task: Task,
     params: Params,
@@ -67,7 +68,7 @@ def gradient_flow(
     >>> print(run.phase, round(float(run.final.A[0, 0]), 3), round(float(run.final.b), 3))
     stationary 0.747 1.322
     """
-    length = checked_length(L)
+    length = one_length(L)
     default = max(_FLOOR, min(1e-4, 1e-4 / length)) if math.isfinite(length) else 1e-9
     goal = _checks.number(
         "stationary", default if stationary is None else stationary, "pass 1e-8", above=0.0

@@ -7,9 +7,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from .. import _checks
+from .._float64 import in_float64
 from .._typing import ArrayInput
 from ..icl import BlockParams, LinearRegression
-from ..prompts._exact import exact
 
 
 def admissible_alpha(task: LinearRegression) -> float:
@@ -24,7 +24,7 @@ def admissible_alpha(task: LinearRegression) -> float:
     return math.sqrt(2) / (task.inputs**0.25 * norm) if norm > 0 else math.inf
 
 
-@exact
+@in_float64
 def balanced_init(
     task: LinearRegression, alpha: ArrayInput, theta: ArrayInput | None = None
 ) -> BlockParams:

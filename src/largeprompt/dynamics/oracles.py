@@ -22,12 +22,12 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Key, Shaped
 
 from .. import _checks
+from .._lengths import token_count
+from .._linalg import psd_sqrt
 from ..icl import LinearRegression, Task
 from ..icl.params import Params
 from ..icl.task import Attention
 from ..measures import Empirical
-from ..measures.gaussian import psd_sqrt
-from ..prompts._arguments import whole_length
 from ..prompts._weighted_sums import capacity_for, weighted_sums
 from ..prompts.normals import counters, normal_pairs, words
 from ..prompts.sampling import SCORES_AND_VALUES, polar
@@ -275,7 +275,7 @@ def make_oracle(
             )
         )
     if name != "exact" and math.isfinite(L):
-        whole_length(L)
+        token_count(L)
     if isinstance(task, LinearRegression):
         regression = Regression(task, dtype)
         if name == "exact":
@@ -286,7 +286,7 @@ def make_oracle(
             return WholePrompts(regression, batch, int(L), attention)
         if attention == "linear":  # draws no tokens
             return ReducedPrompts(regression, batch, jnp.asarray(L, dtype), attention, 0)
-        capacity = capacity_for(whole_length(longest or L), SCORES_AND_VALUES)
+        capacity = capacity_for(token_count(longest or L), SCORES_AND_VALUES)
         length = jnp.asarray(int(L), jnp.uint32)
         return ReducedPrompts(regression, batch, length, attention, capacity)
     if name != "prompts":

@@ -20,7 +20,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from ..icl.task import Attention
-from ..prompts.exponential import LARGEST, moment_functions
+from ..participation import LARGEST, moment_functions
 
 _PANELS = 480
 _WIDTH = float(np.log1p(LARGEST)) / _PANELS  # of a panel of r

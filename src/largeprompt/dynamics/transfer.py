@@ -8,13 +8,13 @@ import xarray as xr
 from jaxtyping import Float
 
 from .. import _checks
+from .._float64 import in_float64
+from .._lengths import length_vector
+from .._provenance import versions
 from .._typing import ArrayInput, KeyInput
-from ..concentration._provenance import versions
 from ..icl import Task
 from ..icl.params import Params
 from ..icl.task import Attention
-from ..prompts._arguments import checked_lengths
-from ..prompts._exact import exact
 from ._ball import enclosing_ball, gradient_gap, steepest
 from .flow import gradient_flow
 from .trajectory import Trajectory
@@ -53,7 +53,7 @@ class Comparison(NamedTuple):
         return float(inside[-1]) if inside.size else 0.0
 
 
-@exact
+@in_float64
 def compare(finite: Trajectory, infinite: Trajectory) -> Comparison:
     """Gaps between a flow at finite L and one at infinite L from the same parameters, with the envelope of Lemma D.1.
 
@@ -113,7 +113,7 @@ def _common_times(one: Trajectory, other: Trajectory) -> np.ndarray:
     return times
 
 
-@exact
+@in_float64
 def transfer_curve(
     task: Task,
     params: Params,
@@ -138,7 +138,7 @@ def transfer_curve(
     >>> print(round(found.attrs["parameter_gap_rate"], 2))
     -0.48
     """
-    grid = checked_lengths(lengths)
+    grid = length_vector(lengths)
     if not np.all(np.isfinite(grid)):
         raise ValueError(
             _checks.message(

@@ -20,7 +20,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from ..prompts.exponential import ExponentialTable
+from ..participation import ExponentialTable
 from .params import BlockParams, HeadParams
 
 

@@ -12,12 +12,13 @@ import numpy as np
 from jaxtyping import Array, Float, Int, Key
 
 from .. import _checks
+from .._float64 import in_float64, is_traced
+from .._lengths import one_length
+from .._linalg import psd_sqrt
 from .._typing import ArrayInput, KeyInput
 from ..measures import AbstractMeasure, Gaussian
-from ..measures.gaussian import psd_sqrt
+from ..participation import LARGEST, LONGEST, exponential_table
 from ..prompts import Estimate
-from ..prompts._exact import exact, is_traced
-from ..prompts.exponential import LARGEST, LONGEST, exponential_table
 from ..prompts.quasi import representative
 from ._exact_risk import Problem, WeightedTasks, block_linear, block_softmax, general_softmax
 from ._linear_risk import linear_risk
@@ -28,7 +29,6 @@ from .task import (
     RiskFunction,
     Task,
     checked_attention,
-    checked_length,
     for_each_head,
     needed_key,
     padded,
@@ -186,7 +186,7 @@ class LinearRegression(Task):
 
     def _ingredients(self, L: ArrayInput, attention: Attention) -> tuple[Problem, Any]:
         checked_attention(attention)
-        length = checked_length(L)
+        length = one_length(L)
         if attention == "softmax" and math.isfinite(length):
             if length > LONGEST:
                 raise ValueError(
@@ -200,7 +200,7 @@ class LinearRegression(Task):
         # at infinity softmax attention of Gaussian tokens is linear attention (Lemma 2.1)
         return self.problem(), jnp.asarray(1 / length, jnp.float64)
 
-    @exact
+    @in_float64
     def risk(
         self,
         params: Params,
@@ -305,14 +305,14 @@ class LinearRegression(Task):
                 )
             )
 
-    @exact
+    @in_float64
     def bayes_risk(self, L: ArrayInput, key: KeyInput | None = None) -> Estimate:
         """The risk of the posterior mean: the floor tau^2/2 at infinity, ridge regression with penalty tau^2 S_w^-1 at finite L.
 
         1/2 (tau^2 + E tr(Sig_q Cov(w | prompt))), Sig_q the covariance of the query, averaged over Wishart matrices X'X drawn exactly in law at a cost that does not
         depend on L; needs a `key` at finite L.
         """
-        length = checked_length(L)
+        length = one_length(L)
         floor = float(self.noise_variance) / 2
         if math.isinf(length):
             return Estimate(np.asarray(floor), np.asarray(0.0), 1)
@@ -330,7 +330,7 @@ class LinearRegression(Task):
         error = draws.std(ddof=1) / math.sqrt(_PROMPTS) / 2
         return Estimate(np.asarray(floor + draws.mean() / 2), np.asarray(error), _PROMPTS)
 
-    @exact
+    @in_float64
     def minimiser(self, L: ArrayInput, attention: Attention = "softmax") -> "Minimiser":
         """The best head in block form, with its risk and the norm of the gradient there, which certifies it.
 
@@ -345,13 +345,13 @@ class LinearRegression(Task):
         """
         from .minimise import minimise_block
 
-        return Minimiser(*minimise_block(self, checked_length(L), attention))
+        return Minimiser(*minimise_block(self, one_length(L), attention))
 
 
 def _has_closed_form(like: Params, L: ArrayInput, attention: Attention) -> bool:
     """Whether the risk of such parameters is known without averaging over tasks."""
     checked_attention(attention)
-    linear = attention == "linear" or math.isinf(checked_length(L))
+    linear = attention == "linear" or math.isinf(one_length(L))
     return linear or isinstance(like, BlockParams)
 
 

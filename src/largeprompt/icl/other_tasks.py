@@ -7,9 +7,9 @@ import numpy as np
 from jaxtyping import Array, Float, Key
 
 from .. import _checks
+from .._linalg import psd_sqrt
 from .._typing import ArrayInput
 from ..measures import AbstractMeasure, Gaussian, Mixture, Rademacher, Uniform
-from ..measures.gaussian import psd_sqrt
 from .task import Task
 
 

@@ -12,11 +12,11 @@ import numpy as np
 from jaxtyping import Array, Float, Int, Key
 
 from .. import _checks
+from .._lengths import one_length, token_count
 from .._typing import ArrayInput, KeyInput
 from ..attention import attend, attend_linear
 from ..measures import AbstractMeasure
 from ..prompts import Estimate, estimate
-from ..prompts._arguments import whole_length
 from .params import Params
 
 Attention = Literal["softmax", "linear"]
@@ -67,7 +67,7 @@ class Task(eqx.Module):
     ) -> Estimate:
         """E loss over tasks, prompts of L tokens and queries, by Monte Carlo; L = infinity attends to the measure itself."""
         checked_attention(attention)
-        length = checked_length(L)
+        length = one_length(L)
 
         def one(key: Key[Array, ""]) -> Float[Array, ""]:
             return self._loss_of(params, attention, *self.draw(key, length))
@@ -84,7 +84,7 @@ class Task(eqx.Module):
         task = self.sample_task(for_task)
         law = self.tokens(task)
         if math.isfinite(length):
-            law = law.sample(for_prompt, whole_length(length))
+            law = law.sample(for_prompt, token_count(length))
         return law, *self.sample_query(for_query, task)
 
     def _loss_of(
@@ -114,7 +114,7 @@ class Task(eqx.Module):
         None) drawn once from `key`, which is lower than the risk at parameters fitted to them.
         """
         checked_attention(attention)
-        draws = _draws(self, checked_length(L), self._keys(key, samples, fresh=False)[0])
+        draws = _draws(self, one_length(L), self._keys(key, samples, fresh=False)[0])
         return eqx.Partial(_mean_loss, self, attention, draws)
 
     def fresh_risk(
@@ -133,7 +133,7 @@ class Task(eqx.Module):
         the replicates is the error.
         """
         checked_attention(attention)
-        keys, length = self._keys(key, samples, fresh=True), checked_length(L)
+        keys, length = self._keys(key, samples, fresh=True), one_length(L)
 
         def along(params: Params) -> Estimate:
             heads, count = padded(params)
@@ -237,8 +237,3 @@ def checked_attention(attention: str) -> None:
                 "attention must be 'softmax' or 'linear'", repr(attention), "name one of them"
             )
         )
-
-
-def checked_length(L: ArrayInput) -> float:
-    """L as a known number >= 1, infinity included."""
-    return _checks.number("L", L, "pass a number of tokens, or math.inf", least=1.0, finite=False)

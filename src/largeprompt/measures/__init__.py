@@ -7,12 +7,12 @@ from .dirac import Dirac as Dirac
 from .empirical import Empirical as Empirical
 from .gaussian import Gaussian as Gaussian
 from .mixture import Mixture as Mixture
-from .moments import TiltedMoments as TiltedMoments
-from .moments import tilted_moments as tilted_moments
 from .product import AbstractProduct as AbstractProduct
 from .product import Rademacher as Rademacher
 from .product import Uniform as Uniform
 from .sphere import Sphere as Sphere
+from .tilted_moments import TiltedMoments as TiltedMoments
+from .tilted_moments import tilted_moments as tilted_moments
 from .transforms import AffineImage as AffineImage
 from .transforms import IndependentSum as IndependentSum
 from .transforms import Tilted as Tilted

@@ -9,7 +9,7 @@ from .. import _checks
 from .._typing import ArrayInput, KeyInput
 from ._scalar import log_mean_exp
 from .base import AbstractMeasure
-from .moments import TiltedMoments, tilted_moments
+from .tilted_moments import TiltedMoments, tilted_moments
 
 
 class Empirical(AbstractMeasure):

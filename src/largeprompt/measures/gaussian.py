@@ -5,32 +5,10 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from .. import _checks
+from .._linalg import psd_sqrt
 from .._typing import ArrayInput, KeyInput
 from .base import AbstractMeasure
 from .empirical import Empirical
-
-
-@jax.custom_jvp
-def psd_sqrt(matrix: Float[Array, "d d"]) -> Float[Array, "d d"]:
-    """The symmetric square root of a positive semi-definite matrix."""
-    values, vectors = jnp.linalg.eigh(matrix)
-    return (vectors * jnp.sqrt(jnp.maximum(values, 0.0))) @ vectors.T
-
-
-@psd_sqrt.defjvp
-def _psd_sqrt_jvp(primals: tuple, tangents: tuple) -> tuple:
-    """S dS + dS S = dM solved in the eigenbasis.
-
-    Autodiff through `eigh` divides by eigenvalue gaps and fails at the identity; the square root itself is smooth there.
-    Along directions inside the null space the root has no derivative; 0 is returned for them.
-    """
-    (matrix,), (tangent,) = primals, tangents
-    values, vectors = jnp.linalg.eigh(matrix)
-    roots = jnp.sqrt(jnp.maximum(values, 0.0))
-    sums = roots[:, None] + roots[None, :]
-    inner = vectors.T @ tangent @ vectors
-    solved = jnp.where(sums > 0, inner / jnp.where(sums > 0, sums, 1.0), 0.0)
-    return (vectors * roots) @ vectors.T, vectors @ solved @ vectors.T
 
 
 class Gaussian(AbstractMeasure):

@@ -14,11 +14,11 @@ from jax.sharding import Mesh
 from jaxtyping import Array, Key
 
 from .. import _checks, _devices
+from .._lengths import token_count
 from .._typing import ArrayInput, KeyInput
 from ..attention import Head, attend, attend_jacobians
 from ..attention.softmax import queries_of
 from ..measures import AbstractMeasure
-from ._arguments import whole_length
 from .sampling import sample_outputs
 
 Quantity = Literal["finite_mean", "output_error", "gradient_U_error", "gradient_V_error"]
@@ -150,7 +150,7 @@ def replicate(quantity, head, mu, z, L, route) -> "Replicate":
             )
         )
     _, shape = queries_of(head, mu, z)
-    length = whole_length(L)
+    length = token_count(L)
     if shape:
         raise ValueError(
             _checks.message(

@@ -8,16 +8,16 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from .. import _checks
+from .._float64 import in_float64
 from .._typing import ArrayInput
 from ..attention import Head, attend
 from ..measures import AbstractMeasure, Dirac, Empirical, Gaussian
 from ..measures.transforms import without_spread
-from . import discrete, gaussian
-from ._arguments import indexed_pairs, pairs
-from ._exact import exact
-from .gaussian import GradientError
-from .gradient_moments import gradient_moments
-from .participation import participation
+from ..participation import gradient_moments, participation
+from . import discrete_tokens as discrete
+from . import gaussian_tokens as gaussian
+from .gaussian_tokens import GradientError
+from .pairs import indexed_pairs, pairs
 
 
 def _law(measure: AbstractMeasure, wanted: str) -> Gaussian | Empirical:
@@ -50,7 +50,7 @@ def _gaussian(
     return _compiled(function, head, law, scores, moments(scores.sigma, L), *more)
 
 
-@exact
+@in_float64
 def finite_mean(
     head: Head, mu: AbstractMeasure, z: ArrayInput, L: ArrayInput
 ) -> Float[Array, "*shape m"]:
@@ -77,7 +77,7 @@ def finite_mean(
     return limit + discrete.mean_shift(head, law, tilts, index, L)
 
 
-@exact
+@in_float64
 def finite_second_moment(
     head: Head, mu: AbstractMeasure, z: ArrayInput, L: ArrayInput
 ) -> Float[Array, "*shape m m"]:
@@ -105,7 +105,7 @@ def finite_second_moment(
     )
 
 
-@exact
+@in_float64
 def output_error(
     head: Head, mu: AbstractMeasure, z: ArrayInput, L: ArrayInput
 ) -> Float[Array, "*shape"]:
@@ -127,7 +127,7 @@ def output_error(
     return discrete.output_error(head, law, tilts, index, L)
 
 
-@exact
+@in_float64
 def gradient_error(head: Head, mu: AbstractMeasure, z: ArrayInput, L: ArrayInput) -> GradientError:
     """E |dT_L/dU - dT_inf/dU|^2 and E |dT_L/dV - dT_inf/dV|^2 (Frobenius), exactly: what Prop. 3.4 of Boursier & Boyer bounds.
 

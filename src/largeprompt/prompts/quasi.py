@@ -25,6 +25,8 @@ import numpy as np
 from jax.scipy.special import ndtri
 
 from .. import _checks
+from .._float64 import in_float64
+from .._linalg import psd_sqrt
 from .._typing import ArrayInput, KeyInput
 from ..attention import Head
 from ..attention.softmax import inside_domain
@@ -40,11 +42,9 @@ from ..measures import (
     Sphere,
     Uniform,
 )
-from ..measures.gaussian import psd_sqrt
-from ._arguments import pairs
-from ._exact import exact
 from .estimate import Estimate
 from .moments import finite_mean, finite_second_moment, gradient_error, output_error
+from .pairs import pairs
 
 _QUANTITIES = {
     "finite_mean": finite_mean,
@@ -58,7 +58,7 @@ QuasiQuantity = Literal[
 ]
 
 
-@exact
+@in_float64
 def quasi_estimate(
     key: KeyInput,
     quantity: QuasiQuantity,

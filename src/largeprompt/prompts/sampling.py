@@ -18,14 +18,13 @@ from jax.sharding import Mesh
 from jaxtyping import Array, Float, Key, UInt32
 
 from .. import _checks, _devices
+from .._lengths import token_count
+from .._linalg import psd_sqrt, safe_sqrt
 from .._typing import ArrayInput, KeyInput
 from ..attention import Head
 from ..attention.softmax import queries_of, tilts_of
 from ..measures import AbstractMeasure, Gaussian
-from ..measures.gaussian import psd_sqrt
-from ._arguments import whole_length
 from ._weighted_sums import Layout, capacity_for, weighted_sums
-from .gaussian import safe_sqrt
 from .normals import counters, normal_pairs, words
 
 
@@ -130,7 +129,7 @@ def _one_query(
                 "use jax.vmap over the queries, with one key each",
             )
         )
-    return mu, queries[0].astype(mu.dtype), whole_length(L), _checks.count("n", n)
+    return mu, queries[0].astype(mu.dtype), token_count(L), _checks.count("n", n)
 
 
 def _score_direction(head: Head, mu: Gaussian, z: Float[Array, " d"]) -> tuple[Array, Array]:

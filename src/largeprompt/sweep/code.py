@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from .._message import message
-from .._source import source_digest
+from .._provenance import source_digest
 
-_RIGHT_OF_CELLS = ("report", "cli")  # imports point to the left: no cell depends on these
+_RIGHT_OF_CELLS = ("reproduce/report", "cli")  # imports point to the left: no cell depends on these
 
 
 def import_path(function: str | Callable) -> str:

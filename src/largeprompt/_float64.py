@@ -1,0 +1,65 @@
+"""Run functions in float64 whatever JAX's default precision, without changing that default."""
+
+from collections.abc import Callable
+from functools import wraps
+from typing import Any, TypeVar
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.core import Tracer
+
+from . import _checks
+
+Result = TypeVar("Result")
+
+
+def is_traced(*values: Any) -> bool:
+    """Whether any leaf of the values is being traced by jit, vmap or grad."""
+    return any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(values))
+
+
+def require_x64(name: str) -> None:
+    """Raise if JAX traces in 32-bit mode: float32 results must not pass for float64 ones."""
+    if not jax.config.read("jax_enable_x64"):
+        raise ValueError(
+            _checks.message(
+                f"{name} under jit, vmap or grad needs JAX in 64-bit mode",
+                "traced arguments in 32-bit mode",
+                'jax.config.update("jax_enable_x64", True) at the start of the program',
+            )
+        )
+
+
+def in_float64(function: Callable[..., Result]) -> Callable[..., Result]:
+    """Run `function` in float64.
+
+    With concrete arguments it computes in 64-bit mode and returns float64 arrays, whatever the
+    caller's mode. Traced while JAX is in 32-bit mode it raises and names the one-line fix.
+    """
+
+    @wraps(function)
+    def wrapped(*args: Any, **kwargs: Any) -> Result:
+        leaves = jax.tree.leaves((args, kwargs))
+        if not jax.config.read("jax_enable_x64"):
+            if is_traced(*leaves):
+                require_x64(function.__name__)
+            with jax.enable_x64(True):
+                return function(*_widened(args), **_widened(kwargs))
+        return function(*_widened(args), **_widened(kwargs))
+
+    return wrapped
+
+
+def _widened(tree: Any) -> Any:
+    """Cast every floating-point array of the tree to float64; keep other leaves."""
+
+    def widen(leaf: Any) -> Any:
+        if eqx.is_inexact_array(leaf) and not jnp.iscomplexobj(leaf):
+            return leaf.astype(jnp.float64)
+        if isinstance(leaf, np.ndarray) and leaf.dtype.kind == "f":
+            return leaf.astype(np.float64)
+        return leaf
+
+    return jax.tree.map(widen, tree)

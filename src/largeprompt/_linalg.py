@@ -1,0 +1,41 @@
+"""Square roots of numbers and of positive semi-definite matrices, differentiable where eigh is not."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+
+@jax.custom_jvp
+def psd_sqrt(matrix: Float[Array, "d d"]) -> Float[Array, "d d"]:
+    """The symmetric square root of a positive semi-definite matrix."""
+    values, vectors = jnp.linalg.eigh(matrix)
+    return (vectors * jnp.sqrt(jnp.maximum(values, 0.0))) @ vectors.T
+
+
+@psd_sqrt.defjvp
+def _psd_sqrt_jvp(primals: tuple, tangents: tuple) -> tuple:
+    """S dS + dS S = dM solved in the eigenbasis.
+
+    Autodiff through `eigh` divides by eigenvalue gaps and fails at the identity; the square root itself is smooth there.
+    Along directions inside the null space the root has no derivative; 0 is returned for them.
+    """
+    (matrix,), (tangent,) = primals, tangents
+    values, vectors = jnp.linalg.eigh(matrix)
+    roots = jnp.sqrt(jnp.maximum(values, 0.0))
+    sums = roots[:, None] + roots[None, :]
+    inner = vectors.T @ tangent @ vectors
+    solved = jnp.where(sums > 0, inner / jnp.where(sums > 0, sums, 1.0), 0.0)
+    return (vectors * roots) @ vectors.T, vectors @ solved @ vectors.T
+
+
+def safe_sqrt(x: Float[Array, "..."]) -> Float[Array, "..."]:
+    """Square root with derivative 0 at 0, for functions that are even in the root."""
+    positive = x > 0
+    return jnp.where(positive, jnp.sqrt(jnp.where(positive, x, 1.0)), 0.0)
+
+
+def covariance_root(cov: np.ndarray) -> np.ndarray:
+    """A matrix B with B B' = cov, for singular covariances too (NumPy)."""
+    values, axes = np.linalg.eigh(cov)
+    return axes * np.sqrt(np.maximum(values, 0.0))

@@ -1,0 +1,62 @@
+"""What made a result: the package's source, versions, configuration and key.
+
+Importing this module does not import JAX: a sweep reads the digest in processes that compute nothing.
+"""
+
+import dataclasses
+import hashlib
+import json
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from . import __version__
+
+PACKAGE = Path(__file__).parent
+_SOURCE = (".py", ".cc", ".h")
+_MOST_NUMBERS = 4096  # larger arrays are described, not listed
+
+
+@cache
+def source_digest(*without: str) -> str:
+    """Digest of the version and of every source file outside the folders `without`."""
+    found = hashlib.sha256(__version__.encode())
+    for path in sorted(path for path in PACKAGE.rglob("*") if path.suffix in _SOURCE):
+        name = path.relative_to(PACKAGE).as_posix()
+        if not name.startswith(tuple(f"{folder}/" for folder in without)):
+            found.update(f"\n{name}\n".encode() + path.read_bytes())
+    return found.hexdigest()
+
+
+def versions(key: Any) -> dict[str, Any]:
+    """Versions, backend, precision and key, as netCDF attributes."""
+    import jax
+    import jax.numpy as jnp
+    import numpy as np
+
+    found: dict[str, Any] = {"largeprompt": __version__, "jax": jax.__version__}
+    found["backend"], found["dtype"] = jax.default_backend(), "float64"
+    if key is not None:
+        data = (
+            key if not jnp.issubdtype(key.dtype, jax.dtypes.prng_key) else jax.random.key_data(key)
+        )
+        found["key"] = json.dumps(np.asarray(data).tolist())
+    return found
+
+
+def describe(thing: Any) -> Any:
+    """A module as names and lists, for JSON."""
+    import equinox as eqx
+    import jax
+    import numpy as np
+
+    if isinstance(thing, eqx.Module):
+        fields = {f.name: describe(getattr(thing, f.name)) for f in dataclasses.fields(thing)}
+        return {"type": type(thing).__name__, **fields}
+    if isinstance(thing, (list, tuple)):
+        return [describe(part) for part in thing]
+    if isinstance(thing, (jax.Array, np.ndarray)):
+        if thing.size > _MOST_NUMBERS:
+            return f"{thing.dtype} array of shape {thing.shape}"
+        return np.asarray(thing, np.float64).tolist()
+    return thing if isinstance(thing, (str, int, float, bool, type(None))) else repr(thing)

@@ -1,0 +1,122 @@
+"""L(eps): how long the prompts must be for training to end near the Bayes risk (Theorems 4.3 and 5.1/5.2 of Boursier & Boyer)."""
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+import xarray as xr
+
+from .. import _checks
+from .._float64 import in_float64
+from .._provenance import versions
+from .._typing import ArrayInput
+from ..icl import BlockParams, LinearRegression
+from ..icl.task import Attention
+from .flow import gradient_flow
+from .initial import admissible_alpha, balanced_init
+
+LONGEST = 1e9
+_AGREE = 1e-6  # of the excess risk: the end of a flow is the minimiser
+_GOAL = 1e-8  # largest gradient norm at which a flow ends
+
+
+@in_float64
+def prompt_length_for_risk(
+    task: LinearRegression,
+    epsilon: ArrayInput,
+    params: BlockParams | None = None,
+    attention: Attention = "softmax",
+) -> xr.Dataset:
+    """The smallest L whose gradient flow ends within epsilon of the Bayes risk tau^2/2 of the infinite prompt: the curve L(epsilon).
+
+    The theorem says that such an L exists; here it is computed. The search follows the risk of the best head in block form, then a
+    flow is run from `params` (by default the balanced initialisation, alpha half its largest admissible value) at the length found:
+    where it ends elsewhere than at that head, the function refuses to answer.
+
+    **Returns:** over `epsilon`: `length` (infinity if no prompt of up to 1e9 tokens will do), `excess` (the risk there minus the
+    Bayes risk), `flow_excess` (the same at the end of the flow) and `flow_time`, the time it took.
+
+    >>> import jax.numpy as jnp
+    >>> import largeprompt as lp
+    >>> print(lp.prompt_length_for_risk(lp.LinearRegression(jnp.eye(1)), [0.1, 0.01]).length.values)
+    [ 19. 365.]
+    """
+    wanted = np.atleast_1d(np.asarray(_checks.positive("epsilon", epsilon), np.float64))
+    if wanted.ndim != 1 or not wanted.size:
+        raise ValueError(
+            _checks.message(
+                "epsilon must be a number or a sequence", f"shape {wanted.shape}", "pass 0.1"
+            )
+        )
+    floor = float(task.noise_variance) / 2
+    start = balanced_init(task, admissible_alpha(task) / 2) if params is None else params
+    known: dict[float, float] = {}
+
+    def excess(L: float) -> float:
+        if L not in known:
+            known[L] = float(task.minimiser(L, attention).risk) - floor
+        return known[L]
+
+    rows = [_one(excess, epsilon) for epsilon in wanted]
+    flows = [_flow(task, start, attention, floor, *row) for row in rows]
+    columns = {
+        "length": [row[0] for row in rows],
+        "excess": [row[1] for row in rows],
+        "flow_excess": [flow[0] for flow in flows],
+        "flow_time": [flow[1] for flow in flows],
+    }
+    data = xr.Dataset(
+        {k: ("epsilon", np.array(v)) for k, v in columns.items()}, {"epsilon": wanted}
+    )
+    data.attrs = {"bayes_risk": floor, "attention": attention, "longest": LONGEST} | versions(None)
+    return data
+
+
+def _one(excess: Callable[[float], float], epsilon: float) -> tuple[float, float]:
+    """The smallest L with excess(L) <= epsilon, and the excess there; the excess decreases."""
+    low, high = 0.0, 1.0
+    while excess(high) > epsilon:
+        if high >= LONGEST:
+            return math.inf, excess(high)
+        low, high = high, min(10 * high, LONGEST)
+    # the excess is nearly a power of L: secants in logarithms, kept inside the bracket
+    while high - low > 1:
+        guess = math.sqrt(max(low, 1.0) * high)
+        if low >= 1 and excess(low) > excess(high):
+            slope = (math.log(excess(high)) - math.log(excess(low))) / math.log(high / low)
+            guess = low * math.exp((math.log(epsilon) - math.log(excess(low))) / slope)
+        inside = float(min(max(round(guess), low + 1), high - 1))
+        for L in dict.fromkeys(
+            (inside, min(inside + 1, high - 1))
+        ):  # the answer is often one of two neighbours
+            if excess(L) <= epsilon:
+                high = min(high, L)
+            else:
+                low = max(low, L)
+    return high, excess(high)
+
+
+def _flow(
+    task: LinearRegression,
+    start: BlockParams,
+    attention: Attention,
+    floor: float,
+    L: float,
+    excess: float,
+) -> tuple[float, float]:
+    """Excess risk at the end of the flow, and when it ended."""
+    # the risk of few tokens is flat around its minimiser: the default of the flow would stop too
+    # early for them
+    goal = min(1e-4 / L, _GOAL) if math.isfinite(L) else None
+    length = min(L, LONGEST)
+    run = gradient_flow(task, start, length, attention=attention, saveat=[1.0], stationary=goal)
+    ended = float(run.risk[-1]) - floor
+    if run.phase != "stationary" or abs(ended - excess) > _AGREE * excess + 1e-12:
+        raise ValueError(
+            _checks.message(
+                "L(epsilon) is computed where the flow ends at the best head in block form",
+                f"at L = {L:g} an excess risk of {ended:.6g} instead of {excess:.6g} ({run.status})",
+                "start from other parameters, for example balanced_init(task, alpha) with a larger alpha",
+            )
+        )
+    return ended, float(run.times[-1])

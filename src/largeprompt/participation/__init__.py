@@ -1,0 +1,17 @@
+"""Special functions of (score deviation, prompt length): moments of the softmax of Gaussian scores."""
+
+from .along_length import Along as Along
+from .along_length import gradient_moments_along as gradient_moments_along
+from .along_length import participation_along as participation_along
+from .exponential import LARGEST as LARGEST
+from .exponential import LONGEST as LONGEST
+from .exponential import ExponentialTable as ExponentialTable
+from .exponential import exponential_table as exponential_table
+from .exponential import moment_functions as moment_functions
+from .gradient_moments import GradientMoments as GradientMoments
+from .gradient_moments import gradient_moments as gradient_moments
+from .score_moments import score_moment as score_moment
+from .table import ParticipationTable as ParticipationTable
+from .weight_moments import Participation as Participation
+from .weight_moments import participation as participation
+from .weight_moments import participation_moment as participation_moment

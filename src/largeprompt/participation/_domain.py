@@ -1,0 +1,74 @@
+"""Checks of (sigma, L), and kernels applied to checked arguments."""
+
+import jax.numpy as jnp
+import numpy as np
+from jax.core import Tracer
+from jaxtyping import Array
+
+from .. import _checks
+from .._float64 import is_traced, require_x64
+from .._lengths import length_array
+from .._typing import ArrayInput
+from ._elementwise import Kernel, elementwise, evaluate
+
+WIDEST = 1e8  # beyond, the nodes of the Laplace rule overflow
+# beyond this sigma, with fewer tokens than this, the nodes of the Laplace rule do not suffice
+RESOLVED, SHORT = 40.0, 100.0
+
+
+def _deviation(name: str, sigma: ArrayInput) -> Array | np.ndarray:
+    """Score deviations as a float64 array, each from 0 to WIDEST."""
+    if is_traced(sigma):
+        require_x64(name)
+        array, received = jnp.asarray(sigma, jnp.float64), "a value outside that range"
+    else:
+        array, received = _checks.known("sigma", sigma), ""
+    good = (array >= 0) & (array <= WIDEST)
+    if not isinstance(good, Tracer) and not np.all(good):
+        received = f"{np.asarray(array)[~np.asarray(good)].flat[0]:g}"
+    return _checks.require(
+        array,
+        ~good,
+        rule=f"sigma must be finite and >= 0, and at most {WIDEST:g}",
+        received=received,
+        fix="pass the standard deviation sqrt(u' G u) of the scores",
+    )
+
+
+def checked(
+    name: str, sigma: ArrayInput, L: ArrayInput
+) -> tuple[Array | np.ndarray, Array | np.ndarray]:
+    """Validate (sigma, L) and cast them to float64: now if known, at run time if traced."""
+    results = [_deviation(name, sigma), length_array(L, name)]
+    try:
+        np.broadcast_shapes(*(a.shape for a in results))
+    except ValueError as error:
+        raise ValueError(
+            _checks.message(
+                "sigma and L must broadcast",
+                f"shapes {results[0].shape} and {results[1].shape}",
+                "add axes, for example sigma[:, None] against L[None, :]",
+            )
+        ) from error
+    deviation, length = results
+    unresolved = (deviation > RESOLVED) & (length < SHORT)
+    deviation = _checks.require(
+        deviation,
+        unresolved,
+        rule=f"sigma must be at most {RESOLVED:g} for prompts of fewer than {SHORT:g} tokens",
+        received="a larger sigma with a shorter prompt",
+        fix="scale the head down, or sample: one token takes nearly all the weight there",
+    )
+    return deviation, length
+
+
+def apply(
+    name: str, kernel: Kernel, sigma: ArrayInput, L: ArrayInput, *more: ArrayInput
+) -> tuple[Array, ...]:
+    """A kernel of (sigma, L, ...) over broadcast arguments: compiled here if known, staged if traced."""
+    checked_args = checked(name, sigma, L)
+    if not is_traced(*checked_args, *more):
+        return evaluate(kernel, *checked_args, *more)
+    require_x64(name)
+    arrays = jnp.broadcast_arrays(*(jnp.asarray(a, jnp.float64) for a in (*checked_args, *more)))
+    return elementwise(kernel)(*arrays)

@@ -1,0 +1,239 @@
+"""Finite-prompt moments as sums of exponentials of the score variance: Gaussian averages become closed form.
+
+At one length L the functions h(s) = P_2 and P_2 + 6 P_3 - 6 P_22 of the score variance s = sigma^2 decide the mean and the second
+moment of the output. Written as
+
+    h(s) = sum_n W_n e^{-p_n s},         Re p_n > -1/(2 lambda),
+
+their average over a Gaussian vector xi with quadratic form s = xi'M xi, lambda_max(M) <= lambda, is a sum of Gaussian integrals,
+
+    E[h(xi'M xi) xi'Q xi] = sum_n W_n det(I + 2 p_n M)^{-1/2} tr(Q (I + 2 p_n M)^{-1}):
+
+no quadrature over the vector, differentiable, at a cost that does not depend on L.
+
+The exponents: a few real ones that match h to fourth order at s = 0, and the nodes of the inverse
+Laplace transform of the rest on a line Re p = -c, between the pole of the transform at 0 (h tends
+to 1) and the singularity of the Gaussian integral at -1/(2 lambda). Every line gives the same
+average, with different cancellation: at L = 1e15 the terms may exceed their sum 1e9 times. So there
+is a ladder of lines, and each M takes the one whose terms are smallest: the rung nearest to the
+saddle point of the integrand. Relative errors are below 1e-9 for L up to 1e20 and below 1e-6 up to
+1e30 (`LONGEST`).
+"""
+
+from functools import lru_cache
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Complex, Float, Inexact, Int
+from numpy.polynomial import Chebyshev, legendre
+
+from ._domain import RESOLVED, SHORT
+from .weight_moments import participation
+
+LARGEST = 1e6  # Frobenius norm of M
+LONGEST = 1e30  # finite length
+_NEAREST = 0.75  # a line goes at most this part of the way to the singularity at -1/(2 lambda)
+# the cancellation grows with L where 1/4 < lambda < 2: lines lie close together there
+_LINES = np.concatenate(
+    [np.geomspace(1.5, 0.125, 15), np.geomspace(0.125, _NEAREST / (2 * LARGEST), 13)[1:]]
+)
+_DEGREE = 20  # Legendre modes on a panel of s
+_NODES = 96  # on half a line
+_REAL = 5  # real exponents 0, 1, .., matching h to this order at 0
+_REACH = 400.0  # the lines end at this imaginary part, where the transform has fallen like p^-6
+_DROP = 45.0
+_SHARP, _FAR = 18.0, 400.0  # from here on h is a series in 1/sigma: shortest prompts, long ones
+_TAIL = 10  # its degree
+
+
+class ExponentialTable(eqx.Module):
+    """W_n and p_n for both functions at one length, a row for each line Re p = -c of the ladder."""
+
+    lines: Float[Array, " rungs"]
+    log_sizes: Float[Array, " rungs"]  # of the sum of |W_n|
+    exponents: Complex[Array, "rungs nodes"]
+    weights: Complex[Array, "rungs 2 nodes"]
+
+    def averages(
+        self, M: Float[Array, "d d"], Q: Float[Array, "forms d d"]
+    ) -> tuple[Float[Array, " 2"], Float[Array, "2 forms"]]:
+        """E[h(S)] and E[h(S) xi'Q xi] for both functions h and every form Q, S = xi'M xi, xi standard normal, M >= 0.
+
+        NaN where the Frobenius norm of M exceeds `LARGEST`; whoever hands numbers to a user checks
+        for it.
+        """
+        rung, known = self._best_line(jax.lax.stop_gradient(M))
+        p, W = self.exponents[rung], self.weights[rung]
+        tilts = 2 * p[:, None, None] * M.astype(p.dtype)
+        inverse, log_det = _inverse(jnp.eye(len(M), dtype=p.dtype) + tilts)
+        mass = jnp.exp(-0.5 * log_det)
+        traces = jnp.einsum("fij,nji->fn", Q.astype(inverse.dtype), inverse)
+        # a step of a solver that leaves the ladder must be refused by the solver: it sees NaN
+        inside = jnp.where(known, 1.0, jnp.nan)
+        ones, forms = W @ mass, jnp.einsum("hn,n,fn->hf", W, mass, traces)
+        return inside * jnp.real(ones), inside * jnp.real(forms)
+
+    def _best_line(self, M: Float[Array, "d d"]) -> tuple[Int[Array, ""], Bool[Array, ""]]:
+        """The line with the smallest terms, sum |W_n| det(I - 2cM)^{-1/2}, and whether the ladder
+        reaches to M.
+        """
+        c = jnp.concatenate([self.lines, self.lines / _NEAREST])
+        _, log_det = _inverse(jnp.eye(len(M)) - 2 * c[:, None, None] * M)
+        here, further = jnp.split(log_det, 2)
+        served = jnp.isfinite(further)  # NaN where I - 2cM is not positive definite
+        sizes = jnp.where(served, self.log_sizes - 0.5 * here, jnp.inf)
+        return jnp.argmin(sizes), jnp.linalg.norm(M) <= LARGEST
+
+
+@jax.custom_jvp
+def _inverse(K: Inexact[Array, "n d d"]) -> tuple[Inexact[Array, "n d d"], Inexact[Array, " n"]]:
+    """Inverses and logarithms of determinants of symmetric matrices whose real part is positive
+    definite; NaN for other real ones.
+
+    Sweeping one pivot after the other needs no exchange of rows: every pivot is a Schur complement, so it too has a positive real
+    part, and the sum of the principal logarithms is the branch that is real for real matrices. Only elementary operations: library
+    factorisations inside the loops of a solver were seen to stall.
+    """
+    log_det = jnp.zeros(K.shape[0], K.dtype)
+    for k in range(K.shape[-1]):
+        pivot = K[:, k, k]
+        row, column = K[:, k, :] / pivot[:, None], K[:, :, k]
+        swept = K - column[:, :, None] * row[:, None, :]
+        swept = swept.at[:, k, :].set(row).at[:, :, k].set(-column / pivot[:, None])
+        K, log_det = swept.at[:, k, k].set(1 / pivot), log_det + jnp.log(pivot)
+    return K, log_det
+
+
+@_inverse.defjvp
+def _inverse_jvp(primals: tuple[Array], tangents: tuple[Array]) -> tuple:
+    """D K^-1 = -K^-1 dK K^-1 and d ln det K = tr(K^-1 dK): nothing is differentiated through the sweeps."""
+    inverse, log_det = _inverse(*primals)
+    moved = inverse @ tangents[0]
+    return (inverse, log_det), (-moved @ inverse, jnp.trace(moved, axis1=-2, axis2=-1))
+
+
+@lru_cache(maxsize=128)
+def exponential_table(L: float) -> ExponentialTable:
+    """The table of one length 1 <= L <= LONGEST; all weights vanish at infinity."""
+    rows = [_line(c) for c in _LINES]
+    exponents = np.stack([np.concatenate([np.arange(_REAL), p]) for p, _ in rows])
+    weights = np.zeros((len(_LINES), 2, _REAL + _NODES), complex)
+    sizes = np.ones(len(_LINES))
+    if np.isfinite(L):
+        centres, halves, modes, values = _panels(L)
+        real = _matched(modes, values, halves[0])
+        points = centres[:, None] + halves[:, None] * legendre.leggauss(_DEGREE)[0]
+        rest = values - np.einsum(
+            "hb,psb->hps", real, np.exp(-points[..., None] * np.arange(_REAL))
+        )
+        coefficients = np.einsum("mk,hpk->hpm", modes, rest)
+        for i, (p, dp) in enumerate(rows):
+            transform = _transform(p, centres, halves, coefficients, _DROP + np.log(L))
+            weights[i] = np.concatenate([real, transform * dp / (2j * np.pi)], axis=1)
+            sizes[i] = np.sum(np.abs(weights[i, :, _REAL:])) + np.finfo(float).tiny
+    # known numbers even while JAX traces: the table outlives the trace
+    with jax.enable_x64(True), jax.ensure_compile_time_eval():
+        arrays = (_LINES, np.log(sizes), exponents, weights)
+        return ExponentialTable(*(jnp.asarray(array) for array in arrays))
+
+
+def _line(c: float) -> tuple[np.ndarray, np.ndarray]:
+    """Points on Re p = -c, close together near the real axis, with their weights; the lower half is the complex conjugate."""
+    near = c * (1 / _NEAREST - 1)  # at least this far from both singularities
+    t = np.linspace(0, np.arcsinh(_REACH / near), _NODES)
+    dp = 1j * near * np.cosh(t) * t[1] * np.where(t == 0, 1, 2)
+    return -c + 1j * near * np.sinh(t), dp
+
+
+def _panels(L: float) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Panels of s that grow with s, the projection on Legendre modes, and both functions at the Gauss points of each panel."""
+    last = (_DROP + np.log(L)) / _LINES[-1]
+    edges = [0.0]
+    while edges[-1] < last:
+        # beyond 4000 even the longest prompt has little weight outside one token: h is a series in
+        # 1/sigma
+        edges.append(edges[-1] + max(1.0, (0.12 if edges[-1] < 4000 else 0.3) * edges[-1]))
+    centres, halves = (np.add(edges[1:], edges[:-1]) / 2, np.diff(edges) / 2)
+    x, w = legendre.leggauss(_DEGREE)
+    modes = (legendre.legvander(x, _DEGREE - 1) * w[:, None]).T
+    modes = modes * (np.arange(_DEGREE) + 0.5)[:, None]
+    return (
+        centres,
+        halves,
+        modes,
+        moment_functions(np.sqrt(centres[:, None] + halves[:, None] * x), L),
+    )
+
+
+def moment_functions(sigma: np.ndarray, L: float) -> np.ndarray:
+    """P_2 and P_2 + 6 P_3 - 6 P_22 on a leading axis; also where `participation` does not reach, at
+    large sigma and small L.
+    """
+    # `participation` is resolved up to some deviation. Beyond it (1 - h) sigma is a power series in
+    # 1/sigma: two tokens share the weight only where their scores are within O(1) of each other,
+    # which has probability O(1/sigma).
+    sharp = _SHARP if L < SHORT / 2 else RESOLVED if L < SHORT else _FAR
+    nodes = np.cos(np.pi * (np.arange(_TAIL + 1) + 0.5) / (_TAIL + 1))
+    nodes = (2 + nodes) / sharp  # of 1/sigma
+    near = sigma <= sharp
+    found = participation(np.concatenate([1 / nodes, sigma[near]]), L)
+    p2, p3, p22 = (np.asarray(a) for a in (found.p2, found.p3, found.p22))
+    h = np.empty((2, *sigma.shape))
+    for i, known in enumerate((p2, p2 + 6 * p3 - 6 * p22)):
+        series = Chebyshev.fit(nodes, (1 - known[: _TAIL + 1]) / nodes, _TAIL)
+        h[i][near] = known[_TAIL + 1 :]
+        h[i][~near] = 1 - series(1 / sigma[~near]) / sigma[~near]
+    return h
+
+
+def _matched(modes: np.ndarray, values: np.ndarray, half: float) -> np.ndarray:
+    """The combination of e^{-bs}, b = 0, 1, .., with the derivatives of each function at s = 0."""
+    system = np.vander(-np.arange(float(_REAL)), _REAL, increasing=True).T
+    found = []
+    for function in values[:, 0]:
+        series, derivatives = modes @ function, []
+        for order in range(_REAL):
+            derivatives.append(legendre.legval(-1.0, series) / half**order)
+            series = legendre.legder(series)
+        found.append(np.linalg.solve(system, derivatives))
+    return np.stack(found)
+
+
+def _transform(
+    p: np.ndarray, centres: np.ndarray, halves: np.ndarray, coefficients: np.ndarray, drop: float
+) -> np.ndarray:
+    """int e^{ps} f(s) ds panel by panel: Legendre modes times exponentials integrate to spherical Bessel functions."""
+    near = -p[0].real * (centres - halves) < drop
+    scale = 2 * halves[near] * np.exp(p[:, None] * centres[near])
+    modes = scale[..., None] * _spherical_bessel(p[:, None] * halves[near])
+    modes = modes.reshape(len(p), -1)
+    return coefficients[:, near].reshape(2, -1).astype(modes.dtype) @ modes.T
+
+
+def _spherical_bessel(z: np.ndarray) -> np.ndarray:
+    """Modified spherical Bessel functions i_0, .., i_{_DEGREE - 1} on a last axis, to about 1e-13
+    for |Re z| of order one.
+
+    By the recurrence i_{n-1} - i_{n+1} = (2n + 1)/z i_n: upwards where |z| is larger than the
+    order, otherwise downwards, scaled so that the sum of (2n + 1) i_n is e^z [DLMF 10.60]. SciPy's
+    functions take a second for the numbers that are needed here.
+    """
+    found = np.empty((_DEGREE, *z.shape), complex)
+    large = np.abs(z) > _DEGREE
+    x = z[large]
+    terms = [np.sinh(x) / x]
+    terms.append((np.cosh(x) - terms[0]) / x)
+    for n in range(1, _DEGREE - 1):
+        terms.append(terms[-2] - (2 * n + 1) / x * terms[-1])
+    found[:, large] = terms
+    x = z[~large]
+    above, here, total = np.zeros_like(x), np.full_like(x, 1e-280), np.zeros_like(x)
+    for n in range(3 * _DEGREE, -1, -1):
+        total = total + (2 * n + 1) * here
+        if n < _DEGREE:
+            found[n][~large] = here
+        above, here = here, above + (2 * n + 1) / x * here
+    found[:, ~large] *= np.exp(x) / total
+    return np.moveaxis(found, 0, -1)

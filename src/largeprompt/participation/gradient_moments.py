@@ -1,0 +1,150 @@
+"""The moments of (scores, weights) that the exact gradient error of softmax attention needs
+(see docs/finite_prompts.md).
+
+With Y_k = sum_i p_i^k, m = sum_i p_i s_i and Var = sum_i p_i (s_i - m)^2:
+
+    variance_error = E (Var/sigma^2 - 1)^2
+    spread         = E sum_i p_i^2 (s_i - m)^2 / sigma^2                    (D/sigma^2)
+    coupling       = E[Var Y_2]/sigma^2 - P_2
+    E(1 - Y_2)^2 - 2(1 - P_2) + 1 = P_22                                    (no 1 is left)
+
+Two exact forms are evaluated and the better conditioned one is kept.  The Stein form is a
+polynomial in sigma^2 with participation moments: the leading 1's have cancelled symbolically, so
+it is sharp when the moments are small (large L), and it has large coefficients of both signs when
+they are not.  The direct form, with scores centred where the weight sits, is sharp when the
+result is not small (frozen phase).  sigma = 0 is the Stein form at 0: no limit to take.
+"""
+
+from collections import defaultdict
+from functools import lru_cache
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from .._typing import ArrayInput
+from ._domain import apply
+from ._laplace import Rule, Scalar, contract, laplace_rule
+from .score_moments import Factors
+from .stein import Combination, Polynomial, combine, moment_probes
+from .weight_moments import finite_length
+
+_ROUNDING = 2e-14  # relative error of one participation or score moment
+_DIRECT_FROM = 0.5  # below this sigma the Stein form has nothing to cancel
+
+
+class GradientMoments(eqx.Module):
+    """Moments for the gradient error, float64.
+
+    `error` bounds the rounding error of the last three relative to the larger of the quantity and
+    P_22 (`coupling` changes sign, `spread` vanishes at L = 1, so their own size is no scale).
+    """
+
+    p2: Float[Array, "..."]
+    p3: Float[Array, "..."]
+    p22: Float[Array, "..."]
+    variance_error: Float[Array, "..."]
+    spread: Float[Array, "..."]
+    coupling: Float[Array, "..."]
+    error: Float[Array, "..."]
+
+
+# (combination of products of Y(j,k), divided by sigma^2 to the power): each quantity is the sum
+# of its parts. Factors (0, 1), which equal 1, bring every product to total order 4, so that one
+# set of nodes serves all of the direct form.
+_MEAN, _SQUARE, _ONE, _TWO = (1, 1), (2, 1), (0, 1), (0, 2)
+_QUANTITIES: dict[str, tuple[tuple[Combination, int], ...]] = {
+    "variance_error": (
+        (
+            {
+                (_SQUARE, _SQUARE, _ONE, _ONE): 1,
+                (_SQUARE, _MEAN, _MEAN, _ONE): -2,
+                (_MEAN, _MEAN, _MEAN, _MEAN): 1,
+            },
+            2,
+        ),
+        ({(_SQUARE, _ONE, _ONE, _ONE): -2, (_MEAN, _MEAN, _ONE, _ONE): 2}, 1),
+        ({(_ONE, _ONE, _ONE, _ONE): 1}, 0),
+    ),
+    "spread": (({((2, 2), _ONE, _ONE): 1, ((1, 2), _MEAN, _ONE): -2, (_TWO, _MEAN, _MEAN): 1}, 1),),
+    "coupling": (
+        ({(_SQUARE, _TWO, _ONE): 1, (_MEAN, _MEAN, _TWO): -1}, 1),
+        ({(_TWO, _ONE, _ONE): -1}, 0),
+    ),
+}
+
+
+@lru_cache(maxsize=8)
+def stein_form(name: str) -> Polynomial:
+    """{power of sigma^2: {ks: integer}} of one of the quantities; exact."""
+    total: Polynomial = defaultdict(lambda: defaultdict(int))
+    for combination, divide_by in _QUANTITIES[name]:
+        for power, terms in combine(combination, divide_by).items():
+            for moment, c in terms.items():
+                total[power][moment] += c
+    return {power: {m: c for m, c in terms.items() if c} for power, terms in total.items()}
+
+
+def _add_up(terms: list[Scalar]) -> tuple[Scalar, Scalar]:
+    """(sum, rounding error of the sum) of terms known to relative accuracy _ROUNDING."""
+    stacked = jnp.stack(terms)
+    return jnp.sum(stacked), _ROUNDING * jax.lax.stop_gradient(jnp.sum(jnp.abs(stacked)))
+
+
+def _stein_terms(name: str, moments: dict[tuple[int, ...], Scalar], sigma: Scalar) -> list[Scalar]:
+    return [
+        c * moments[m] * sigma ** (2 * power)
+        for power, terms in stein_form(name).items()
+        for m, c in terms.items()
+    ]
+
+
+def _direct_terms(name: str, rule: Rule, L: Scalar, sigma: Scalar) -> list[Scalar]:
+    return [
+        weight * contract(rule, L, _sorted(factors)) / sigma ** (2 * divide_by)
+        for combination, divide_by in _QUANTITIES[name]
+        for factors, weight in combination.items()
+    ]
+
+
+def _sorted(factors: Factors) -> Factors:
+    return tuple(sorted(factors, reverse=True))
+
+
+def gradient_moments_kernel(sigma: Scalar, L: Scalar) -> tuple[Scalar, ...]:
+    finite, L = finite_length(L)
+    wanted = {m for name in _QUANTITIES for terms in stein_form(name).values() for m in terms}
+    wanted |= {(2,), (3,), (2, 2)}
+    rule = laplace_rule(sigma, L, moment_probes(wanted))
+    moments = {m: contract(rule, L, tuple((0, k) for k in m)) for m in wanted}
+
+    direct_ok = sigma > _DIRECT_FROM
+    safe = jnp.where(direct_ok, sigma, 1.0)
+    centre = jnp.minimum(safe**2, safe * jnp.sqrt(2 * jnp.log(jax.lax.stop_gradient(L))))
+    centre = jax.lax.stop_gradient(centre)  # the quantities do not depend on it
+    direct_rule = laplace_rule(safe, L, ((4,), (2, 2), (1, 1, 1, 1)), (0, 1, 2, 3, 4), centre)
+
+    values, errors = [], []
+    for name in _QUANTITIES:
+        reduced, reduced_error = _add_up(_stein_terms(name, moments, sigma))
+        direct, direct_error = _add_up(_direct_terms(name, direct_rule, L, safe))
+        use_direct = direct_ok & (direct_error < reduced_error)
+        value = jnp.where(use_direct, direct, reduced)
+        values.append(value)
+        size = jax.lax.stop_gradient(jnp.maximum(jnp.abs(value), moments[2, 2]))
+        error = jnp.where(use_direct, direct_error, reduced_error)
+        errors.append(jnp.where(size > 1e-290, error / jnp.where(size > 1e-290, size, 1.0), 0.0))
+    gap = jnp.abs(contract(rule, L, ((0, 1),) * 4) - 1)
+    error = jax.lax.stop_gradient(jnp.max(jnp.stack(errors)) + gap + rule.lost)
+    out = (moments[2,], moments[3,], moments[2, 2], *values, error)
+    return tuple(jnp.where(finite, value, 0.0) for value in out)
+
+
+def gradient_moments(sigma: ArrayInput, L: ArrayInput) -> GradientMoments:
+    """The participation and score moments of the exact gradient error at score deviation `sigma`
+    and length `L`.
+
+    Broadcasts, float64, jit, vmap and grad as `participation`. All vanish at L = infinity.
+    """
+    return GradientMoments(*apply("gradient_moments", gradient_moments_kernel, sigma, L))

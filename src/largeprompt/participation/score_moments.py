@@ -1,0 +1,102 @@
+"""Moments of softmax weights and scores together: E prod_a sum_i (s_i - c)^{j_a} p_i^{k_a}.
+
+The general engine (see docs/finite_prompts.md): the partition sum of the participation moments with
+psi_{j,k}(t) = E[(s-c)^j e^{ks} exp(-t e^s)] in place of phi_k.  Odd j makes the integrands change
+sign, and differences of such moments cancel at large L: `stein` reduces them to participation
+moments, and each is the judge of the other.
+"""
+
+import math
+from functools import lru_cache
+
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from .. import _checks
+from .._typing import ArrayInput
+from ._domain import apply
+from ._elementwise import Kernel
+from ._laplace import Probes, Scalar, contract, laplace_rule
+from .partitions import merged_blocks
+from .weight_moments import finite_length
+
+Factors = tuple[tuple[int, int], ...]  # (j, k) stands for sum_i (s_i - c)^j p_i^k
+
+
+def checked_factors(factors: Factors) -> Factors:
+    """The factors in canonical order; every j >= 0 and k >= 1."""
+    pairs: Factors = ()
+    try:
+        pairs = tuple((int(j), int(k)) for j, k in factors)
+        good = bool(pairs) and all(j >= 0 and k >= 1 for j, k in pairs)
+        good = good and pairs == tuple(tuple(pair) for pair in factors)
+    except (TypeError, ValueError):
+        good = False
+    if not good:
+        raise ValueError(
+            _checks.message(
+                "factors must be a non-empty tuple of integer pairs (j, k) with j >= 0, k >= 1",
+                repr(factors),
+                "write sum_i s_i^j p_i^k as (j, k), for example ((1, 1), (1, 1)) for (sum_i p_i s_i)^2",
+            )
+        )
+    return tuple(sorted(pairs, reverse=True))
+
+
+def probes_for(factors: Factors) -> Probes:
+    """Products whose windows contain those of all partitions: all apart, as given, all in one."""
+    order = sum(k for _, k in factors)
+    return tuple({(1,) * order, tuple(sorted(k for _, k in factors)), (order,)})
+
+
+def powers_for(factors: Factors) -> tuple[int, ...]:
+    """Every power of the score that a partition of the factors can ask for."""
+    return tuple(sorted({j for blocks, _ in merged_blocks(factors) for j, _ in blocks}))
+
+
+def _tilted_limit(factors: Factors, sigma: Scalar, centre: Scalar) -> Scalar:
+    """L -> inf: sum_i (s_i-c)^j p_i -> E(sigma^2 - c + sigma g)^j, the tilted law N(sigma^2,
+    sigma^2); k >= 2 gives 0.
+    """
+    value = jnp.ones_like(sigma)
+    for j, k in factors:
+        if k >= 2:
+            return jnp.zeros_like(sigma)
+        mean = sigma**2 - centre
+        value = value * sum(
+            math.comb(j, 2 * i)
+            * math.prod(range(1, 2 * i, 2))
+            * sigma ** (2 * i)
+            * mean ** (j - 2 * i)
+            for i in range(j // 2 + 1)
+        )
+    return value
+
+
+@lru_cache(maxsize=256)
+def _kernel(factors: Factors) -> Kernel:
+    probes, powers = probes_for(factors), powers_for(factors)
+
+    def kernel(sigma: Scalar, L: Scalar, centre: Scalar) -> tuple[Scalar]:
+        finite, L = finite_length(L)
+        rule = laplace_rule(sigma, L, probes, powers, centre)
+        value = contract(rule, L, factors)
+        return (jnp.where(finite, value, _tilted_limit(factors, sigma, centre)),)
+
+    return kernel
+
+
+def score_moment(
+    factors: Factors, sigma: ArrayInput, L: ArrayInput, centre: ArrayInput = 0.0
+) -> Float[Array, "..."]:
+    """E prod_a sum_i (s_i - centre)^{j_a} p_i^{k_a} for `factors` ((j_1, k_1), ...), k_a >= 1.
+
+    `factors` is static: each new tuple compiles once. Accurate to about 1e-13 of E prod_a sum_i
+    |s_i - centre|^{j_a} p_i^{k_a}; choose `centre` near where the weight sits (sigma^2 at large
+    L) if the scores are far from 0.
+
+    >>> import largeprompt as lp
+    >>> print(lp.score_moment(((1, 1),), 1.0, 50).round(6))  # E sum p_i s_i = sigma^2 (1 - P_2)
+    0.951294
+    """
+    return apply("score_moment", _kernel(checked_factors(factors)), sigma, L, centre)[0]

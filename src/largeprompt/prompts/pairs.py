@@ -1,0 +1,61 @@
+"""How lengths combine with a batch of queries."""
+
+from typing import NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int
+
+from .. import _checks
+from .._lengths import length_array
+from .._typing import ArrayInput
+from ..attention import Head
+from ..attention.softmax import queries_of, tilts_of
+from ..measures import AbstractMeasure
+
+
+class Pairs(NamedTuple):
+    """Pairs of a query and a length: entry i has queries[which[i]] and length L[i]."""
+
+    queries: Float[Array, "q d"]
+    tilts: Float[Array, "q d"]  # U z
+    which: Int[Array, "*shape"]
+    L: Float[Array, "*shape"]
+
+
+def indexed_pairs(head: Head, measure: AbstractMeasure, z: ArrayInput, L: ArrayInput) -> Pairs:
+    """The batch of z broadcast against the shape of L, each query once."""
+    L = jnp.asarray(length_array(L))
+    queries, batch = queries_of(head, measure, z)
+    tilts = tilts_of(head, measure, queries)
+    shape = _common_shape(batch, L.shape)
+    index = np.broadcast_to(np.arange(len(queries)).reshape(batch), shape)
+    return Pairs(queries, tilts, jnp.asarray(index), jnp.broadcast_to(L, shape))
+
+
+def pairs(
+    head: Head, measure: AbstractMeasure, z: ArrayInput, L: ArrayInput
+) -> tuple[Float[Array, "*shape d"], Float[Array, "*shape d"], Float[Array, "*shape"]]:
+    """(z, U z, L) broadcast against each other: the batch of z against the shape of L."""
+    L = jnp.asarray(length_array(L))
+    queries, batch = queries_of(head, measure, z)
+    tilts = tilts_of(head, measure, queries)
+    shape = _common_shape(batch, L.shape)
+
+    def spread(vectors: Float[Array, "q d"]) -> Float[Array, "*shape d"]:
+        return jnp.broadcast_to(vectors.reshape(*batch, head.dim), (*shape, head.dim))
+
+    return spread(queries), spread(tilts), jnp.broadcast_to(L, shape)
+
+
+def _common_shape(batch: tuple[int, ...], lengths: tuple[int, ...]) -> tuple[int, ...]:
+    try:
+        return np.broadcast_shapes(batch, lengths)
+    except ValueError as error:
+        raise ValueError(
+            _checks.message(
+                "the batch of z and the shape of L must broadcast",
+                f"a batch of shape {batch} and L of shape {lengths}",
+                "add axes, for example L[:, None] against a batch of queries",
+            )
+        ) from error

@@ -1,0 +1,233 @@
+"""The figure of each study, from its stored data alone."""
+
+from collections.abc import Callable
+
+import numpy as np
+import xarray as xr
+
+from ...concentration import sharp_exponent
+from . import training_panels
+from .panels import Panel, Series, Style, default_panels
+
+_LENGTH = "prompt length $L$"
+
+
+def panels_of(study: str, data: xr.Dataset) -> list[Panel]:
+    """The panels registered for a study, or the default ones."""
+    return PANELS.get(study, default_panels)(data)
+
+
+def _lemma_2_1(data: xr.Dataset) -> list[Panel]:
+    z = data["query"].values
+    curves = [
+        Series(f"{law} tokens", z, data["output"].sel(law=law).values, i)
+        for i, law in enumerate(data["law"].values)
+    ]
+    linear = Series("linear attention", z, data["linear"].values, 6, "dotted")
+    return [Panel([*curves, linear], "query $z_1$", "output $T[\\mu](z)_1$", False, False)]
+
+
+def _softmax_operator(data: xr.Dataset) -> list[Panel]:
+    names = {
+        "dense_against_numpy": "dense - NumPy",
+        "streamed_against_dense": "streamed - dense",
+        "shuffled_against_dense": "shuffled - dense",
+    }
+    series = [
+        Series(text, data["length"].values, np.maximum(data[name].values, 1e-17), i, "points")
+        for i, (name, text) in enumerate(names.items())
+    ]
+    return [Panel(series, _LENGTH, "largest absolute difference")]
+
+
+def _non_gaussian_limit(data: xr.Dataset) -> list[Panel]:
+    panels = []
+    for law in data["law"].values:
+        here = data.sel(law=law)
+        L = data["length"].values
+        panels.append(
+            Panel(
+                [
+                    Series("to its own limit", L, here["own_limit"].values, 0),
+                    Series("to linear attention", L, here["linear"].values, 1, "dashed"),
+                    Series("between the limits", L, here["between_limits"].values, 6, "dotted"),
+                ],
+                _LENGTH,
+                "squared distance",
+                title=f"{law} tokens",
+            )
+        )
+    return panels
+
+
+def _almost_sure(data: xr.Dataset) -> list[Panel]:
+    L = data["length"].values
+    paths = [
+        Series("prompts", L, distance, 0, in_legend=i == 0)
+        for i, distance in enumerate(data["distance"].values)
+    ]
+    envelope = Series("iterated logarithm", L, data["envelope"].values, 1, "dashed")
+    return [Panel([*paths, envelope], _LENGTH, "$|T_L-T|$")]
+
+
+def _finite_prompts(data: xr.Dataset) -> list[Panel]:
+    L = data["length"].values
+    errors = [
+        Series("output", L, data["output_error"].values, 0),
+        Series("gradient in $U$", L, data["gradient_U_error"].values, 1),
+    ]
+    gaps = [
+        Series(text, L, np.maximum(gap, 1e-17), i, "points")
+        for i, (text, name) in enumerate([("output", "output"), ("gradient in $U$", "gradient_U")])
+        for gap in [np.abs(data[f"{name}_integral"].values / data[f"{name}_error"].values - 1)]
+    ]
+    return [
+        Panel(errors, _LENGTH, "mean squared error", title="closed form"),
+        Panel(gaps, _LENGTH, "relative difference", title="against the integral"),
+    ]
+
+
+def _with_bounds(data: xr.Dataset, value: str, bound: str, y: str, title: str = "") -> Panel:
+    L = data["length"].values
+    series = []
+    for i, sigma in enumerate(data["sigma"].values):
+        here = data.sel(sigma=sigma)
+        series.append(Series(f"$\\sigma={sigma:g}$", L, here[value].values, i))
+        if sigma >= 1:
+            series.append(
+                Series(
+                    f"bound, $\\sigma={sigma:g}$",
+                    L,
+                    here[bound].values,
+                    i,
+                    "dashed",
+                    in_legend=False,
+                )
+            )
+    return Panel(series, _LENGTH, y, title=title)
+
+
+def _proposition_3_1(data: xr.Dataset) -> list[Panel]:
+    text = f"dashed: bound, $c_1={float(data['c1']):.3g}$, $c_2={float(data['c2']):.3g}$"
+    errors = _with_bounds(data, "value", "bound", r"$E\,|T_L-T|^2$", text)
+    L, slopes = data["length"].values, []
+    for i, sigma in enumerate(data["sigma"].values):
+        here = data.sel(sigma=sigma)
+        slopes.append(Series(f"$\\sigma={sigma:g}$", L, -here["slope"].values, i))
+        sharp = np.full(L.shape, sharp_exponent(float(sigma) ** 2))
+        slopes.append(Series(f"limit, $\\sigma={sigma:g}$", L, sharp, i, "dotted", in_legend=False))
+    title = "local exponent; dotted: limit"
+    return [
+        errors,
+        Panel(slopes, _LENGTH, r"$-d\,\ln E/d\,\ln L$", log_y=False, title=title),
+    ]
+
+
+def _proposition_3_4(data: xr.Dataset) -> list[Panel]:
+    return [
+        _with_bounds(
+            data,
+            f"{name}_value",
+            f"{name}_bound",
+            rf"$E\,|\partial_{name} T_L-\partial_{name} T|^2$",
+            f"gradient in ${name}$; dashed: bound",
+        )
+        for name in ("U", "V")
+    ]
+
+
+def _assumption_3_3(data: xr.Dataset) -> list[Panel]:
+    scale, series = data["scale"].values, []
+    for i, (p, q) in enumerate([(4, 0), (4, 4), (8, 8)]):
+        here = data.sel(token_order=p, query_order=q)
+        name = f"$p={p}$, $q={q}$"
+        series.append(Series(name, scale, here["tilted"].values, i))
+        raw = here["joint"].values
+        series.append(Series(f"{name}, not normalised", scale, raw, i, "dashed", in_legend=False))
+    title = "solid: tilted law normalised; dashed: not"
+    return [Panel(series, "scale $|U|$", "moment $M_{pq}$", log_x=False, title=title)]
+
+
+def _regimes(data: xr.Dataset) -> list[Panel]:
+    x, share, lengths = (data[n].values for n in ("x", "largest_share", "length"))
+    panels = []
+    for rows, limit, y, title in (
+        (-np.log(share) / np.log(lengths)[:, None], "limit", r"$-\ln P_2/\ln L$", "exponent"),
+        (share, "frozen_share", "$P_2$", "share of the largest weights"),
+    ):
+        curves = [
+            Series(f"$L=10^{{{np.log10(L):.0f}}}$", x, row, i)
+            for i, (L, row) in enumerate(zip(lengths, rows, strict=True))
+        ]
+        ends = Series("limit", x, data[limit].values, 6, "dashed")
+        panels.append(Panel([*curves, ends], r"$x=\sigma^2/\ln L$", y, False, False, title))
+    return panels
+
+
+def _depth(data: xr.Dataset) -> list[Panel]:
+    L = data["length"].values
+    series = []
+    for i, layer in enumerate(data["layer"].values):
+        here = data.sel(layer=layer)
+        value, error = here["squared_error"].values, here["squared_error_error"].values
+        series.append(Series(f"after layer {layer}", L, value, i, "points", error))
+        guide = value[0] * L[0] / L
+        series.append(Series("$1/L$", L, guide, i, "dotted", in_legend=i == 0))
+    return [Panel(series, _LENGTH, "squared error (mean, covariance)")]
+
+
+def _finite_length_risk(data: xr.Dataset) -> list[Panel]:
+    L, floor = data["length"].values, float(data["floor"])
+    names = {
+        "softmax": "best softmax head",
+        "linear_weights_in_softmax": "best linear head's weights in softmax",
+        "linear": "best linear head",
+        "ridge": "ridge regression (Bayes)",
+    }
+    styles: dict[str, Style] = {
+        "ridge": "points",
+        "linear_weights_in_softmax": "dotted",
+        "linear": "dashed",
+    }
+    risks, excess = [], []
+    for i, (name, text) in enumerate(names.items()):
+        error = data["ridge_error"].values if name == "ridge" else None
+        style = styles.get(name, "line")
+        risks.append(Series(text, L, data[name].values, i, style, error))
+        excess.append(Series(text, L, data[name].values - floor, i, style, error))
+    risks.append(Series("noise floor", L, np.full(L.shape, floor), 6, "dotted"))
+    return [
+        Panel(risks, _LENGTH, "risk", title="risk"),
+        Panel(excess, _LENGTH, "risk minus floor", title="above the floor"),
+    ]
+
+
+def _assumption_4_2(data: xr.Dataset) -> list[Panel]:
+    x, series = data["log_length"].values, []
+    for i, c in enumerate(data["c"].values):
+        styles: dict[str, Style] = {"log_decay": "line", "log_decay_heavy": "dashed"}
+        for name, style in styles.items():
+            y = data[name].isel(case=-1).sel(c=c).values / np.log(10)
+            text = f"$c={c:g}$" if style == "line" else f"$c={c:g}$, Cauchy tasks"
+            series.append(Series(text, x, y, i, style))
+    y = r"$\log_{10}\,(\ln L)^4\,E\,L^{-c/\sigma_w^2}$"
+    return [Panel(series, r"$\ln L$", y, log_y=False, title="the second condition")]
+
+
+PANELS: dict[str, Callable[[xr.Dataset], list[Panel]]] = {
+    "lemma-2.1": _lemma_2_1,
+    "softmax-operator": _softmax_operator,
+    "non-gaussian-limit": _non_gaussian_limit,
+    "almost-sure": _almost_sure,
+    "finite-prompts": _finite_prompts,
+    "proposition-3.1": _proposition_3_1,
+    "proposition-3.4": _proposition_3_4,
+    "assumption-3.3": _assumption_3_3,
+    "assumption-4.2": _assumption_4_2,
+    "regimes": _regimes,
+    "depth": _depth,
+    "finite-length-risk": _finite_length_risk,
+    "theorem-4.3": training_panels.theorem_4_3,
+    "theorem-5.1": training_panels.theorem_5_1,
+    "section-6": training_panels.section_6,
+}

@@ -1,0 +1,473 @@
+"""What Propositions 3.1 and 3.4 have in common: one squared error along L, in three families of
+configurations.
+
+* Scalar tokens N(0, sigma^2), queries N(0, 1), U = V = 1, for several sigma >= 1: the constants,
+and the power of sigma in them.
+* Tokens N(0, G) in three dimensions with U != I: the pace at long lengths, L^{-theta} (ln L)^beta.
+* Tokens of finitely many atoms, sub-Gaussian and not Gaussian, in two dimensions: the pace 1/L and
+its constant.
+
+The squared error of a prompt is known by other means at both ends: by enumeration of all prompts
+of at most three atoms, and for long prompts by the delta method, from the squared influence of one
+token. Both are written out here in NumPy.
+"""
+
+import itertools
+from typing import NamedTuple
+
+import numpy as np
+import xarray as xr
+
+from ...attention import Head
+from ...concentration import Quantity, concentration_curve, proposition_3_1, proposition_3_4
+from ...measures import AbstractMeasure, Empirical, Gaussian
+from ...prompts import gradient_error, output_error
+from .base import Check, Config, Part, at_least, at_most, between, power
+from .mutants import Mutant, plus, power_of, times
+
+_POWERS: dict[Quantity, tuple[int, int]] = {  # of sigma and of ln L, as stated
+    "output": (6, 1),
+    "gradient_V": (6, 1),
+    "gradient_U": (12, 2),
+}
+_EXTRA: dict[Quantity, float] = {"output": 0.0, "gradient_V": 0.0, "gradient_U": 2.0}
+SPECTRA = ((0.25, 0.15, 0.1), (0.5, 0.2, 0.1), (1.0, 1.0, 0.3), (4.0, 4.0, 4.0))  # of U'GU
+_LONG = (1e2, 1e12, 1e25)
+_HAND = (1, 2, 3)
+_READ_OUT = np.array([[1.0, 0.5, 0.0], [0.0, -0.5, 1.0]])
+
+
+class _Atoms(NamedTuple):
+    """A law of finitely many points in the plane."""
+
+    points: np.ndarray
+    weights: np.ndarray
+
+
+_LAWS = {
+    "signs": _Atoms(np.array([[-1.0, -1], [-1, 1], [1, -1], [1, 1]]), np.full(4, 0.25)),
+    "words": _Atoms(
+        np.array([[3.0, 0], [-1, 1], [-1, -1], [0, 0]]), np.array([0.1, 0.15, 0.15, 0.6])
+    ),
+}
+_LAW_HEAD = (np.array([[1.0, 0.3], [-0.2, 0.8]]), np.array([[1.0, 0.5], [0.0, 0.7]]))
+
+
+def _hermite(nodes: int, d: int) -> _Atoms:
+    """Gauss-Hermite points of N(0, I): exact for polynomials of degree 2 nodes - 1, and
+    1-sub-Gaussian as a law.
+    """
+    places, weights = np.polynomial.hermite_e.hermegauss(nodes)
+    points = np.stack(np.meshgrid(*[places] * d, indexing="ij"), -1).reshape(-1, d)
+    mass = np.prod(np.stack(np.meshgrid(*[weights] * d, indexing="ij"), -1).reshape(-1, d), 1)
+    return _Atoms(points, mass / mass.sum())
+
+
+def _regular(step: float, end: float, d: int) -> _Atoms:
+    """Half of a regular grid with weights of N(0, I): the trapezoidal rule for what is even in z."""
+    places = np.arange(-end, end + step / 2, step)
+    points = np.stack(np.meshgrid(*[places] * d, indexing="ij"), -1).reshape(-1, d)
+    mass = np.exp(-np.sum(points**2, 1) / 2)
+    half = (len(points) + 1) // 2  # the others are their negatives; the last of these is zero
+    mass[: half - 1] *= 2
+    return _Atoms(points[:half], mass[:half] / mass[:half].sum())
+
+
+def squared(
+    quantity: Quantity, y: np.ndarray, C: np.ndarray, V: np.ndarray, z: np.ndarray
+) -> np.ndarray:
+    """The squared norm of a change of mean y (output, V-gradient), or of covariance C
+    (U-gradient), as the quantity counts it.
+    """
+    if quantity == "output":
+        return np.sum((y @ V.T) ** 2, -1)
+    if quantity == "gradient_V":
+        return len(V) * np.sum(y**2, -1)
+    return np.sum((V @ C) ** 2, (-1, -2)) * np.sum(z**2, -1)
+
+
+def _outer(y: np.ndarray) -> np.ndarray:
+    return y[..., :, None] * y[..., None, :]
+
+
+def _tilted(x: np.ndarray, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Mean and covariance of points (..., n, d) under normalised weights (..., n)."""
+    mean = np.einsum("...n,...nd->...d", weights, x)
+    centred = x - mean[..., None, :]
+    return mean, np.einsum("...n,...nd,...ne->...de", weights, centred, centred)
+
+
+def _enumerated(quantity: Quantity, law: _Atoms, queries: _Atoms, L: int) -> float:
+    """E |T_L - T|^2 and its like, over all prompts of L atoms."""
+    U, V = _LAW_HEAD
+    chosen = np.array(list(itertools.product(range(len(law.points)), repeat=L)))
+    x, mass = law.points[chosen], np.prod(law.weights[chosen], axis=1)
+    total = 0.0
+    for z, weight in zip(*queries, strict=True):
+        scores = x @ U @ z
+        terms = np.exp(scores - scores.max(1, keepdims=True))
+        mean, C = _tilted(x, terms / terms.sum(1, keepdims=True))
+        limit = law.weights * np.exp(law.points @ U @ z)
+        m, full = _tilted(law.points, limit / limit.sum())
+        total += weight * mass @ squared(quantity, mean - m, C - full, V, z)
+    return float(total)
+
+
+def _delta_method(quantity: Quantity, law: _Atoms, queries: _Atoms) -> float:
+    """lim L E |T_L - T|^2 and its like for a discrete law: the squared influence w(x) (x - m_u), w
+    the density of the tilt.
+    """
+    U, V = _LAW_HEAD
+    total = 0.0
+    for z, weight in zip(*queries, strict=True):
+        density = np.exp(law.points @ U @ z)
+        density = density / (law.weights @ density)
+        m, C = _tilted(law.points, law.weights * density)
+        y = law.points - m
+        found = squared(quantity, y, _outer(y) - C, V, z)
+        total += weight * law.weights @ (density**2 * found)
+    return float(total)
+
+
+def _delta_method_gaussian(quantity: Quantity, U: np.ndarray, G: np.ndarray) -> float:
+    """The same for tokens N(0, G) and queries N(0, I), |U'GU| < 1/2: under the squared density x -
+    m_u is N(Gu, G), its mass e^S.
+    """
+    d = len(G)
+    inverse = np.linalg.inv(np.eye(d) - 2 * U.T @ G @ U)  # e^S makes this the covariance of queries
+    outer, inner = _hermite(5, d), _hermite(4, d)
+    total = 0.0
+    for z, weight in zip(outer.points @ np.linalg.cholesky(inverse).T, outer.weights, strict=True):
+        y = G @ U @ z + inner.points @ np.linalg.cholesky(G).T
+        total += weight * inner.weights @ squared(quantity, y, _outer(y) - G, _READ_OUT, z)
+    return float(np.sqrt(np.linalg.det(inverse)) * total)
+
+
+def _averaged(
+    quantity: Quantity, head: Head, mu: AbstractMeasure, queries: _Atoms, L: float
+) -> float:
+    """The error at each query of a grid, averaged: no use is made of the law of the score
+    variance.
+    """
+    if quantity == "output":
+        values = output_error(head, mu, queries.points, L)
+    else:
+        found = gradient_error(head, mu, queries.points, L)
+        values = found.U if quantity == "gradient_U" else found.V
+    return float(np.asarray(values) @ queries.weights)
+
+
+def wide_case(spectrum: tuple[float, ...]) -> tuple[Head, Gaussian]:
+    """A head and tokens N(0, G) in three dimensions for which U'GU has the spectrum; U is neither
+    diagonal nor symmetric.
+    """
+    G = np.diag([1.0, 0.6, 0.3])
+    turn = np.linalg.qr(np.array([[1.0, 2, 0], [0, 1, 1], [1, 0, -1]]))[0]
+    other = np.linalg.qr(np.array([[1.0, -1, 1], [2, 1, 0], [0, 1, 3]]))[0]
+    U = np.diag(np.diag(G) ** -0.5) @ turn @ np.diag(np.sqrt(spectrum)) @ other.T
+    return Head(U=U, V=_READ_OUT), Gaussian(np.zeros(3), G)
+
+
+def _normal(d: int) -> Gaussian:
+    return Gaussian(np.zeros(d), np.eye(d))
+
+
+def measure(quantity: Quantity, config: Config) -> xr.Dataset:
+    """The three families for one quantity."""
+    return xr.merge(
+        [_scalar(quantity, config), _wide(quantity), _discrete(quantity, config)],
+        combine_attrs="drop",
+    )
+
+
+def _stacked(curves: list[xr.Dataset], dims: tuple[str, ...], shape: tuple[int, ...]) -> dict:
+    names = {"value": "value", "error": "error", "local_slope": "slope"}
+    return {
+        short: (dims, np.array([curve[name].values for curve in curves]).reshape(*shape, -1))
+        for name, short in names.items()
+    }
+
+
+def _scalar(quantity: Quantity, config: Config) -> xr.Dataset:
+    lengths, sigmas = np.array(config["lengths"], np.float64), config["sigmas"]
+    head, queries = Head(U=[[1.0]], V=[[1.0]]), _regular(0.1, 12.0, 1)
+    laws = [Gaussian(np.zeros(1), s**2 * np.eye(1)) for s in sigmas]
+    curves = [concentration_curve(head, mu, _normal(1), lengths, quantity) for mu in laws]
+    grid = lengths[np.linspace(0, len(lengths) - 1, 5).astype(int)]
+    flat = concentration_curve(Head(U=[[0.0]], V=[[1.0]]), _normal(1), _normal(1), [1.0], quantity)
+    data = xr.Dataset(
+        {
+            **_stacked(curves, ("sigma", "length"), (len(sigmas),)),
+            "by_grid": (
+                ("sigma", "grid_length"),
+                [[_averaged(quantity, head, mu, queries, L) for L in grid] for mu in laws],
+            ),
+            "one_token": float(flat.value[0]),
+            "c2": config["c2"],
+        },
+        {"length": lengths, "sigma": np.array(sigmas, np.float64), "grid_length": grid},
+    )
+    c1 = _constants(data.value.values, np.array(sigmas), lengths, config["c2"], quantity).max()
+    formula = {
+        "output": lambda s: proposition_3_1(c1, config["c2"], s, lengths),
+        "gradient_V": lambda s: proposition_3_4(c1, config["c2"], s, lengths, "V"),
+        "gradient_U": lambda s: proposition_3_4(c1, config["c2"], s, lengths, "U"),
+    }[quantity]
+    return data.assign(c1=c1, bound=(("sigma", "length"), np.array([formula(s) for s in sigmas])))
+
+
+def _wide(quantity: Quantity) -> xr.Dataset:
+    cases = [wide_case(spectrum) for spectrum in SPECTRA]
+    queries = _regular(1.0, 6.0, 3)
+    curves = [concentration_curve(*case, _normal(3), _LONG, quantity) for case in cases]
+    gentle, tokens = cases[0]
+    limit = _delta_method_gaussian(quantity, np.asarray(gentle.U), np.asarray(tokens.covariance))
+    found = _stacked(curves, ("case", "long_length"), (len(cases),))
+    return xr.Dataset(
+        {
+            **{f"wide_{name}": column for name, column in found.items()},
+            "wide_by_grid": ("case", [_averaged(quantity, *c, queries, _LONG[0]) for c in cases]),
+            "wide_limit": limit,
+        },
+        {
+            "long_length": list(_LONG),
+            "kappa": ("case", [max(spectrum) for spectrum in SPECTRA]),
+            "multiplicity": ("case", [spectrum.count(max(spectrum)) for spectrum in SPECTRA]),
+        },
+    )
+
+
+def _discrete(quantity: Quantity, config: Config) -> xr.Dataset:
+    head, queries = Head(U=_LAW_HEAD[0], V=_LAW_HEAD[1]), _hermite(5, 2)
+    laws, proxies = [], []
+    for law, scale in itertools.product(_LAWS.values(), config["scales"]):
+        # in multiples of the sub-Gaussian parameter that is known of the law
+        unit = float(Empirical(law.points, law.weights).subgaussian_proxy()) ** 0.5
+        laws.append(_Atoms(law.points * scale / unit, law.weights))
+        proxies.append(scale)
+    curves = [
+        concentration_curve(
+            head, Empirical(*law), Empirical(*queries), config["law_lengths"], quantity
+        )
+        for law in laws
+    ]
+    shape = (len(_LAWS), len(config["scales"]))
+    dims = ("law", "scale")
+    by_hand = [[_enumerated(quantity, law, queries, L) for L in _HAND] for law in laws]
+    limits = [_delta_method(quantity, law, queries) for law in laws]
+    found = _stacked(curves, (*dims, "law_length"), shape)
+    return xr.Dataset(
+        {
+            **{f"law_{name}": column for name, column in found.items()},
+            "law_by_hand": ((*dims, "hand_length"), np.reshape(by_hand, (*shape, -1))),
+            "law_limit": (dims, np.reshape(limits, shape)),
+        },
+        {
+            "law": list(_LAWS),
+            "scale": np.array(config["scales"], np.float64),
+            "law_length": np.array(config["law_lengths"], np.float64),
+            "hand_length": np.array(_HAND, np.float64),
+        },
+    )
+
+
+def _constants(
+    value: np.ndarray, sigma: np.ndarray, L: np.ndarray, c2: float, quantity: Quantity
+) -> np.ndarray:
+    """The smallest c_1 for each sigma: (..., sigma, length) to (..., sigma), on lengths L >= 2."""
+    powers, logs = _POWERS[quantity]
+    usable = L >= 2
+    L, s = L[usable], sigma[:, None]
+    return (value[..., usable] / (s**powers * np.log(L) ** logs * L ** (-c2 / s**2))).max(-1)
+
+
+def _powers_of_sigma(constants: np.ndarray, sigma: np.ndarray, stated: int) -> np.ndarray:
+    """The power of sigma in the smallest constants between neighbouring sigma, with the stated one
+    put back.
+    """
+    return np.diff(np.log(constants), axis=-1) / np.diff(np.log(sigma)) + stated
+
+
+def examine(data: xr.Dataset, quantity: Quantity, name: str) -> list[Check]:
+    """The checks of one quantity; `name` begins their statements."""
+    at = {str(n): v.values for n, v in data.variables.items()}  # mutants are many: plain arrays
+    return [
+        *_examine_scalar(at, quantity, name),
+        *_examine_wide(at, quantity, name),
+        *_examine_discrete(at, quantity, name),
+    ]
+
+
+def _near(
+    text: str,
+    found: np.ndarray | float,
+    expected: np.ndarray | float,
+    high: float,
+    part: Part,
+) -> Check:
+    return at_most(text, np.abs(found / expected - 1).max(), high, part)
+
+
+def _examine_scalar(at: dict[str, np.ndarray], quantity: Quantity, name: str) -> list[Check]:
+    stated = _POWERS[quantity][0]
+    sigma, L, value, c2 = at["sigma"], at["length"], at["value"], float(at["c2"])
+    end = power(L[-1])
+    constants = _constants(value, sigma, L, c2, quantity)
+    powers = _powers_of_sigma(constants, sigma, stated)
+    # beyond the last length the bound must fall more slowly than the error, or no constant serves
+    faster = (at["slope"][:, -1] + c2 / sigma**2).max()
+    on_grid = value[:, np.searchsorted(L, at["grid_length"])]
+    return [
+        at_most(
+            f"{name}: one c_1 for all sigma from 1 to {sigma[-1]:g}, c_2 = 1/2, L = 2 to {end}",
+            constants.max(),
+            10.0,
+        ),
+        at_most(
+            f"{name}: power of sigma in its smallest constants, largest of neighbours (stated: {stated})",
+            powers.max(),
+            float(stated),
+        ),
+        at_least(
+            f"{name}: the same, smallest: the constants do grow", powers.min(), 0.5, "control"
+        ),
+        at_most(f"{name}: slope of error over bound at L = {end}, largest", faster, 0.0),
+        between(
+            f"{name} at L = 1, U = 0: error where the bound is 0",
+            at["one_token"],
+            1 - 1e-9,
+            1 + 1e-9,
+            "boundary",
+        ),
+        between(
+            f"{name}: the bound touches the curves",
+            (at["bound"] / value).min(),
+            1 - 1e-9,
+            1 + 1e-9,
+            "accuracy",
+        ),
+        _near(
+            f"{name}: curves against a grid of queries, L = 2 to {end}",
+            on_grid,
+            at["by_grid"],
+            1e-6,
+            "accuracy",
+        ),
+        at_most(
+            f"{name}: curves, own relative error", (at["error"] / value).max(), 1e-6, "accuracy"
+        ),
+    ]
+
+
+def _log_exponent(kappa: np.ndarray, multiplicity: np.ndarray, extra: float) -> np.ndarray:
+    """The beta in L^{-theta} (ln L)^beta: k/2 above kappa = 1/2, k/2 + 1 at it, 0 below; the
+    U-gradient has (ln L)^2 more.
+    """
+    return np.where(kappa < 0.5, 0.0, multiplicity / 2 + extra + np.where(kappa == 0.5, 1.0, 0.0))
+
+
+def _examine_wide(at: dict[str, np.ndarray], quantity: Quantity, name: str) -> list[Check]:
+    kappa, L, value, slope = (at[n] for n in ("kappa", "long_length", "wide_value", "wide_slope"))
+    theta = np.where(kappa <= 0.5, 1.0, np.sqrt(0.25 + 1 / kappa) - 0.5)
+    beta = _log_exponent(kappa, at["multiplicity"], _EXTRA[quantity])
+    logs = np.log(L)
+    away = np.abs(slope + theta[:, None] - beta[:, None] / logs)
+    # slope = -theta + beta / ln L + c / (ln L)^2: two lengths give beta
+    scaled = (slope + theta[:, None]) * logs**2
+    seen = (scaled[:, -1] - scaled[:, -2]) / (logs[-1] - logs[-2])
+    low, steep = kappa <= 1, kappa > 1
+    end = power(L[-1])
+    text = f"{name}, d = 3, U != I"
+    return [
+        at_most(
+            f"{text}, L = {end}: |slope - (-theta + beta/ln L)|, kappa = 1/4 to 1",
+            away[low, -1].max(),
+            0.01,
+        ),
+        at_most(f"{text}: |power of ln L - beta|, the same", np.abs(seen - beta)[low].max(), 0.25),
+        at_most(
+            f"{text}: the distance of slopes shrinks like 1/(ln L)^2: last ratio, kappa = 4",
+            (away[steep, -1] / away[steep, -2]).max(),
+            0.5,
+        ),
+        _near(
+            f"{text}, kappa = 1/4, L = {end}: L times error against the delta method",
+            value[0, -1] * L[-1],
+            at["wide_limit"],
+            1e-6,
+            "claim",
+        ),
+        _near(
+            f"{text}, L = {L[0]:g}: curves against a grid of queries",
+            value[:, 0],
+            at["wide_by_grid"],
+            1e-2,
+            "accuracy",
+        ),
+        at_most(f"{text}: own relative error", (at["wide_error"] / value).max(), 1e-2, "accuracy"),
+    ]
+
+
+def _examine_discrete(at: dict[str, np.ndarray], quantity: Quantity, name: str) -> list[Check]:
+    stated = _POWERS[quantity][0]
+    scale, L, value = at["scale"], at["law_length"], at["law_value"]
+    text = f"{name}, tokens of four atoms, d = 2"
+    constants = _constants(value, scale, L, float(at["c2"]), quantity)
+    return [
+        at_most(f"{text}: one c_1 for both laws and all sigma, c_2 = 1/2", constants.max(), 10.0),
+        at_most(
+            f"{text}: power of sigma in its smallest constants, largest (stated: {stated})",
+            _powers_of_sigma(constants, scale, stated).max(),
+            float(stated),
+        ),
+        at_most(
+            f"{text}, L = {power(L[-1])}: |slope + 1|",
+            np.abs(at["law_slope"][..., -1] + 1).max(),
+            1e-3,
+        ),
+        _near(
+            f"{text}, L = {power(L[-1])}: L times error against the delta method",
+            value[..., -1] * L[-1],
+            at["law_limit"],
+            1e-6,
+            "claim",
+        ),
+        _near(
+            f"{text}: all prompts of 1, 2 and 3 tokens enumerated",
+            value[..., np.searchsorted(L, at["hand_length"])],
+            at["law_by_hand"],
+            1e-6,
+            "accuracy",
+        ),
+        at_most(f"{text}: own relative error", (at["law_error"] / value).max(), 1e-6, "accuracy"),
+    ]
+
+
+NOTICES: dict[str, tuple[Mutant, ...]] = {
+    "value": (
+        *times(1.05, 0.95, 3, 400, each="sigma"),
+        *power_of("length", 0.1, -0.1, 0.3, -0.3),
+        *power_of("sigma", 3.0, -3.0),
+    ),
+    "error": plus(1.0, each="sigma"),
+    "slope": plus(0.3) + times(0.1),
+    "bound": times(1.05, 0.95, 3) + power_of("length", 0.1),
+    "c2": times(1.5, 3),
+    "by_grid": times(1.05, 0.95, 3, each="sigma") + power_of("grid_length", 0.1, -0.1),
+    "one_token": times(1.01, 3),
+    "wide_value": times(1.05, 0.95, 3, each="case") + power_of("long_length", 0.1, -0.1),
+    "wide_error": plus(1.0, each="case"),
+    "wide_slope": plus(0.1, -0.1, each="case") + times(1.1, 0.9),
+    "wide_by_grid": times(1.05, 0.95, each="case"),
+    "wide_limit": times(1.001),
+    "law_value": (
+        *times(1.001, 3, 400, each="law"),
+        *times(1.001, each="scale"),
+        *power_of("law_length", 0.1, -0.1, 0.3),
+    ),
+    "law_error": plus(1.0, each="law"),
+    "law_slope": plus(0.1, -0.1, each="scale") + times(1.01, each="law"),
+    "law_by_hand": times(1.001, each="hand_length"),
+    "law_limit": times(1.001, each="law"),
+}
+CONTEXT = {"c1": "the smallest constant for these curves, written in the figure"}

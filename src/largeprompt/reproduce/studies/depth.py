@@ -1,0 +1,218 @@
+"""Depth: particles pushed through layers approach the Gaussian recursion as the prompt grows."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import xarray as xr
+from jaxtyping import Array, Float, Key
+
+from ...attention import Head, Layer
+from ...measures import Empirical, Gaussian
+from ...prompts import output_error
+from ._draws import normals
+from .base import Check, Config, Study, at_most, between, power
+from .mutants import plus, power_of, times
+
+_DIM = 3
+_AT_ONCE = 8  # prompts pushed side by side
+
+
+def random_layers(key: Key[Array, ""], d: int, depth: int, heads: int) -> list[Layer]:
+    """Layers of small random heads, so that scores stay of order one through the depth."""
+    scale = 0.5 * d**-0.5
+    (entries,) = normals(key, (depth, heads, 2, d, d))
+    return [Layer([Head(U=scale * U, V=scale * V) for U, V in layer]) for layer in entries]
+
+
+def _start() -> Gaussian:
+    return Gaussian(jnp.full(_DIM, 0.3), jnp.diag(jnp.array([1.0, 0.5, 0.0])))
+
+
+def depth_errors(
+    key: Key[Array, ""], lengths: list[int], replicates: int, depth: int
+) -> Float[np.ndarray, "lengths replicates depth"]:
+    """Squared distance of mean and covariance between particles and the Gaussian recursion, after each layer."""
+    for_layers, for_tokens = jax.random.split(key)
+    layers = random_layers(for_layers, _DIM, depth=depth, heads=2)
+    start = _start()
+    limits = [start]
+    for layer in layers:
+        limits.append(layer(limits[-1]))  # pyright: ignore[reportArgumentType]
+
+    # one program for all layers, and a few prompts at a time: compiling and memory do not grow with depth and replicates
+    stacked = jax.tree.map(lambda *parts: jnp.stack(parts), *zip(layers, limits[1:], strict=True))
+
+    def through(prompt: Empirical, step: tuple) -> tuple[Empirical, Float[Array, ""]]:
+        layer, limit = step
+        pushed = layer(prompt)
+        gap_of_means, gap_of_covs = pushed.mean() - limit.mean(), pushed.cov() - limit.cov()
+        return pushed, jnp.sum(gap_of_means**2) + jnp.sum(gap_of_covs**2)
+
+    def squared_errors(key: Key[Array, ""], length: int) -> Float[Array, " depth"]:
+        return jax.lax.scan(through, start.sample(key, length), stacked)[1]
+
+    keys = jax.random.split(for_tokens, replicates)
+    return np.stack(
+        [
+            jax.lax.map(lambda k, n=n: squared_errors(k, n), keys, batch_size=_AT_ONCE)
+            for n in lengths
+        ]
+    )
+
+
+def _by_hand(
+    key: Key[Array, ""], length: int, prompts: int, depth: int
+) -> Float[np.ndarray, "prompts depth"]:
+    """The same squared distances in NumPy, from other prompts: particles and recursion written
+    out.
+    """
+    for_layers, for_tokens = jax.random.split(key)
+    layers = random_layers(for_layers, _DIM, depth=depth, heads=2)
+    spread = np.sqrt(np.array([1.0, 0.5, 0.0]))
+    x = 0.3 + spread * np.asarray(jax.random.normal(for_tokens, (prompts, length, _DIM)))
+    m, G = np.full(_DIM, 0.3), np.diag(spread**2)
+    errors = []
+    for layer in layers:
+        parts = [(np.asarray(head.U), np.asarray(head.V)) for head in layer.heads]
+        pushed, slope, shift = x, np.eye(_DIM), np.zeros((_DIM, _DIM))
+        for U, V in parts:
+            scores = x @ U.T @ x.transpose(0, 2, 1)  # queries, tokens
+            terms = np.exp(scores - scores.max(-1, keepdims=True))
+            pushed = pushed + terms / terms.sum(-1, keepdims=True) @ x @ V.T
+            slope, shift = slope + V @ G @ U, shift + V
+        x, m, G = pushed, slope @ m + shift @ m, slope @ G @ slope.T
+        centred = x - x.mean(1, keepdims=True)
+        cov = centred.transpose(0, 2, 1) @ centred / length
+        errors.append(((x.mean(1) - m) ** 2).sum(1) + ((cov - G) ** 2).sum((1, 2)))
+    return np.stack(errors, 1)
+
+
+def _at_a_query(key: Key[Array, ""], lengths: list[int], prompts: int) -> xr.Dataset:
+    """The first layer at a query outside the prompt: E |V (T_L - T)|^2 of each head, sampled in
+    NumPy and exact.
+    """
+    for_layers, for_tokens = jax.random.split(key)
+    (layer,) = random_layers(for_layers, _DIM, depth=1, heads=2)
+    z, start = np.array([1.0, -0.5, 0.7]), _start()
+    m, G = np.asarray(start.mean()), np.asarray(start.cov())
+    found = []
+    for length, here in zip(lengths, jax.random.split(for_tokens, len(lengths)), strict=True):
+        x = m + np.sqrt(G) @ np.asarray(jax.random.normal(here, (prompts, length, _DIM, 1)))
+        x = x[..., 0]
+        for head in layer.heads:
+            U, V = np.asarray(head.U), np.asarray(head.V)
+            weights = np.exp(x @ U @ z)
+            output = np.einsum("nl,nld->nd", weights, x) / weights.sum(1, keepdims=True)
+            squares = (((output - m - G @ U @ z) @ V.T) ** 2).sum(1)
+            found.append((squares.mean(), squares.std(ddof=1) / prompts**0.5))
+    numbers = np.array(found).reshape(len(lengths), len(layer.heads), 2).transpose(1, 0, 2)
+    at = np.array(lengths, np.float64)
+    exact = [np.asarray(output_error(head, start, z, at)) for head in layer.heads]
+    dims = ("head", "query_length")
+    return xr.Dataset(
+        {
+            "query_error": (dims, numbers[..., 0]),
+            "query_error_error": (dims, numbers[..., 1]),
+            "query_exact": (dims, np.array(exact)),
+        },
+        {"query_length": at},
+    )
+
+
+def measure(config: Config, key: Key[Array, ""]) -> xr.Dataset:
+    """The squared distance of the pushed particles to the pushed Gaussian, and the first layer
+    against its exact error.
+    """
+    lengths, depth, replicates = config["lengths"], config["depth"], config["replicates"]
+    draws = depth_errors(key, lengths, replicates, depth)
+    again = _by_hand(key, lengths[0], config["by_hand"], depth)
+    data = xr.Dataset(
+        {
+            "squared_error": (("layer", "length"), draws.mean(1).T),
+            "squared_error_error": (("layer", "length"), draws.std(1, ddof=1).T / replicates**0.5),
+            "by_hand": ("layer", again.mean(0)),
+            "by_hand_error": ("layer", again.std(0, ddof=1) / len(again) ** 0.5),
+        },
+        {"layer": np.arange(1, depth + 1), "length": np.array(lengths, np.float64)},
+    )
+    ends = [lengths[0], lengths[-1]]
+    at_a_query = _at_a_query(jax.random.fold_in(key, 1), ends, config["by_hand"])
+    return data.merge(at_a_query, compat="no_conflicts")
+
+
+def examine(data: xr.Dataset) -> list[Check]:
+    """1/L at every depth, the same numbers in NumPy, and the exact error after the first layer."""
+    logs, checks = np.log(data.length.values), []
+    for layer in data.layer.values[::-1]:
+        slope = np.polyfit(logs, np.log(data.squared_error.sel(layer=layer).values), 1)[0]
+        text = f"depth {layer}: squared error of particles ~ L^slope"
+        checks.append(between(text, slope, -1.25, -0.75))
+    first = data.isel(length=0)
+    spread = np.hypot(first.squared_error_error, data.by_hand_error)
+    again = np.abs(first.squared_error - data.by_hand) / spread
+    away = np.abs(data.query_error - data.query_exact) / data.query_error_error
+    relative = (data.squared_error_error / data.squared_error).max()
+    return [
+        *checks,
+        at_most(
+            "depth 1, a query outside the prompt: sampled against exact error, in standard errors",
+            away.max(),
+            5.0,
+        ),
+        at_most(
+            "that sample: largest relative standard error",
+            (data.query_error_error / data.query_error).max(),
+            0.1,
+            "accuracy",
+        ),
+        at_most(
+            f"L = {power(data.length[0])}: particles in NumPy, in standard errors",
+            again.max(),
+            5.0,
+            "accuracy",
+        ),
+        at_most("particles: largest relative standard error", relative, 0.3, "accuracy"),
+        at_most(
+            "particles in NumPy: largest relative standard error",
+            (data.by_hand_error / data.by_hand).max(),
+            0.1,
+            "accuracy",
+        ),
+    ]
+
+
+STUDY = Study(
+    name="depth",
+    title="Through depth, particles follow the Gaussian recursion",
+    source="Lemma 2.1, iterated (Castin et al. 2025)",
+    statement="Since T is affine on Gaussian tokens, a residual layer maps Gaussian tokens to Gaussian tokens, with mean and covariance "
+    "in closed form; a prompt of L tokens pushed through the same layers approaches this recursion at rate 1/L in squared error.",
+    formula=r"\mu_{k+1} = \mathcal{N}(B m + \textstyle\sum_h V_h m,\; B \Gamma B^{\top}), \qquad "
+    r"B = I + \textstyle\sum_h V_h \Gamma U_h",
+    method="The recursion is exact. The error of particles (mean and covariance, squared) is a Monte Carlo mean over independent "
+    "prompts, shown with two standard errors; the exponent is fitted over the lengths shown, and the numbers at the first length are computed again in "
+    "NumPy from other prompts. After one layer the error at a query outside the prompt has a closed form, to which sampled prompts are compared.",
+    quick={
+        "lengths": [64, 256, 1024],
+        "replicates": 64,
+        "depth": 3,
+        "by_hand": 512,
+    },
+    full={
+        "lengths": [64, 128, 256, 512, 1024, 2048, 4096],
+        "replicates": 200,
+        "depth": 6,
+        "by_hand": 2048,
+    },
+    measure=measure,
+    examine=examine,
+    notices={
+        "squared_error": times(3, 400, each="layer") + power_of("length", 0.5, -0.5, each="layer"),
+        "squared_error_error": plus(1.0, each="layer"),
+        "by_hand": times(3, 1 / 3, each="layer"),
+        "by_hand_error": plus(1.0, each="layer"),
+        "query_error": times(1.5, 0.5, each="head") + power_of("query_length", 0.1, 0.3),
+        "query_exact": times(1.5, 0.5, each="head") + power_of("query_length", 0.1, 0.3),
+        "query_error_error": plus(1.0, each="head"),
+    },
+)

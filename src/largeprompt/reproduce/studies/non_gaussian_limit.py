@@ -1,0 +1,96 @@
+"""Where Lemma 2.1 ends: tokens that are not Gaussian converge, but not to linear attention."""
+
+import numpy as np
+import xarray as xr
+from jaxtyping import Array, Key
+
+from ...attention import Head
+from ...concentration import limit_comparison
+from ...measures import Dirac, Gaussian, Rademacher
+from .base import Check, Config, Study, at_least, at_most, power
+from .mutants import plus, power_of, times
+
+
+def measure(config: Config, key: Key[Array, ""]) -> xr.Dataset:
+    """Distance to the own limit and to linear attention, for signs and for Gaussian tokens of the same covariance."""
+    head, query = Head(U=np.eye(2), V=np.eye(2)), Dirac(np.ones(2))
+    laws = {"Rademacher": Rademacher(2), "Gaussian": Gaussian(np.zeros(2), np.eye(2))}
+    lengths = np.array(config["lengths"], np.float64)
+    return xr.concat(
+        [limit_comparison(head, law, query, lengths).drop_attrs() for law in laws.values()], "law"
+    ).assign_coords(law=list(laws))
+
+
+def _one_token_and_many() -> dict[str, tuple[float, float, float, float]]:
+    """For each law at z = (1, 1): |T - T_lin|^2, both distances at L = 1, and lim L E|T_L - T|^2
+    (delta method), by hand.
+    """
+    t = np.tanh(1.0)
+    # signs: E (x - t)^2 e^{2x} / cosh^2 in one coordinate, times E e^{2x} / cosh^2 in the other
+    one = ((1 - t) ** 2 * np.exp(2) + (1 + t) ** 2 * np.exp(-2)) / 2 / np.cosh(1.0) ** 2
+    signs = 2 * one * np.cosh(2.0) / np.cosh(1.0) ** 2
+    return {
+        "Rademacher": (2 * (1 - t) ** 2, 2 * (1 + t**2), 4.0, signs),
+        "Gaussian": (0.0, 4.0, 4.0, 4 * np.exp(2.0)),
+    }
+
+
+def examine(data: xr.Dataset) -> list[Check]:
+    """What is left at the last length, the pace before, and the first token."""
+    shown = f"L = {power(data.length[-1])}"
+    left = data.linear.sel(law="Rademacher")[-1]
+    checks = [at_least(f"Rademacher tokens, {shown}: distance to linear attention", left, 0.1)]
+    for law, (between_limits, own, linear, pace) in _one_token_and_many().items():
+        here, control = data.sel(law=law), "claim" if law == "Rademacher" else "control"
+        end = here.isel(length=-1)
+        gap = np.abs(here.between_limits - between_limits).max()
+        first = np.abs(here.own_limit[0] - own) + np.abs(here.linear[0] - linear)
+        checks += [
+            at_most(f"{law} tokens: |T - T_lin|^2 against its closed form", gap, 1e-12, control),
+            at_most(
+                f"{law} tokens, {shown}: distance to linear attention beyond that",
+                np.abs(end.linear - between_limits),
+                1e-6,
+                control,
+            ),
+            at_most(
+                f"{law} tokens, {shown}: L E|T_L - T|^2 against the delta method",
+                np.abs(end.own_limit * end.length / pace - 1),
+                1e-6,
+                control,
+            ),
+            at_most(f"{law} tokens, L = 1: both distances by hand", first, 1e-12, "accuracy"),
+        ]
+    own_errors = (data.own_limit_error / data.own_limit).max()
+    others = (data.linear_error + data.between_limits_error).max()
+    return [
+        *checks,
+        at_most(
+            "own relative error of the distance to the own limit", own_errors, 1e-6, "accuracy"
+        ),
+        at_most("own error of the other distances", others, 1e-6, "accuracy"),
+    ]
+
+
+STUDY = Study(
+    name="non-gaussian-limit",
+    title="Other tokens converge too, but not to linear attention",
+    source="outside the hypotheses of Lemma 2.1",
+    statement="A prompt of signs approaches its own infinite-prompt limit as it grows, while its distance to linear attention stays "
+    "positive: 'softmax is linear attention for large prompts' needs Gaussian tokens.",
+    formula=r"\lim_{L\to\infty} \mathbb{E}\,|T[\hat\mu_L](z) - V\Gamma U z|^2 = |T[\mu](z) - V \Gamma U z|^2 > 0",
+    method="Exact: signs have finitely many atoms and Gaussian tokens closed forms; no prompt is sampled. One query, z = (1, 1), "
+    "where the first token, the limits and the constant of the 1/L are known by hand.",
+    quick={"lengths": np.geomspace(1, 1e9, 19).tolist()},
+    full={"lengths": np.geomspace(1, 1e12, 73).tolist()},
+    measure=measure,
+    examine=examine,
+    notices={
+        "own_limit": times(1.001, 3, 400, each="law") + power_of("length", 0.1, -0.1, each="law"),
+        "linear": times(1.001, each="law") + plus(0.001, each="law") + power_of("length", 0.1),
+        "between_limits": plus(0.001, each="law") + times(1.001),
+        "own_limit_error": plus(1e-3, each="law"),
+        "linear_error": plus(1e-3, each="law"),
+        "between_limits_error": plus(1e-3, each="law"),
+    },
+)

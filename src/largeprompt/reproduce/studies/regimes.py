@@ -1,0 +1,131 @@
+"""Regimes of softmax weights: averaging, rare tokens, frozen; and how the limit shape appears as L grows."""
+
+import numpy as np
+import xarray as xr
+from jaxtyping import Array, Key
+
+from ...concentration.rates import regime_exponent
+from ...participation import participation
+from .base import Check, Config, Study, at_most, power
+from .mutants import Mutant, plus, power_of, times
+
+
+def measure(config: Config, key: Key[Array, ""]) -> xr.Dataset:
+    """P_2 at sigma^2 = x ln L for growing L, the limit f(x) of -ln P_2 / ln L, and the limit of
+    P_2 beyond x = 2.
+    """
+    x = np.linspace(0.0, 4.0, config["points"])
+    lengths = np.array(config["lengths"], np.float64)
+    found = participation(np.sqrt(x[:, None] * np.log(lengths)), lengths)
+    return xr.Dataset(
+        {
+            "largest_share": (("length", "x"), np.asarray(found.p2).T),
+            "own_error": (("length", "x"), np.asarray(found.error).T),
+            "limit": ("x", [regime_exponent(float(value)) for value in x]),
+            "frozen_share": ("x", 1 - np.sqrt(np.minimum(2 / np.maximum(x, 2.0), 1.0))),
+        },
+        {"length": lengths, "x": x},
+    )
+
+
+def exponent(data: xr.Dataset) -> xr.DataArray:
+    """-ln P_2 / ln L."""
+    return -np.log(data.largest_share) / np.log(data.length)
+
+
+def _one_token(data: xr.Dataset) -> xr.DataArray:
+    """L E (1 + S e^{-s})^{-2} with S = L e^{sigma^2/2}: one token against the mean of all the
+    others.
+
+    For x < 2 the sum of the others is nearly constant, so P_2 is this integral, up to a relative
+    error of the order of P_2. It is e^{sigma^2}/L where the weights average, and L^{-f(x)} (2 pi
+    sigma^2)^{-1/2} Gamma(2 - a) Gamma(a), a = 1/x + 1/2, beyond x = 2/3.
+    """
+    logs = np.log(data.length)
+    variance = data.x * logs
+    others = logs + variance / 2
+    # the trapezoidal rule from the deviation 0 to beyond s = 2 sigma^2 and s = ln S, where the integrand lives
+    g = xr.DataArray(np.linspace(-12.0, 75.0, 20_001), dims="g")
+    s = np.sqrt(variance) * g
+    log = logs - g**2 / 2 - 2 * np.logaddexp(0.0, others - s)
+    top = log.max("g")
+    total = np.exp(log - top).sum("g") * float(g[1] - g[0])
+    return np.exp(top) * total / np.sqrt(2 * np.pi)
+
+
+def examine(data: xr.Dataset) -> list[Check]:
+    """The exponent, its prefactors where they are known, and the share of the largest weights
+    beyond x = 2.
+    """
+    end, first_order = (
+        f"L = {power(data.length[-1])}",
+        np.log(np.log(data.length)) / np.log(data.length),
+    )
+    gap = np.abs(exponent(data) - data.limit).max("x")
+    frozen = np.abs(data.largest_share - data.frozen_share).where(data.x >= 2.5).max("x")
+    last = data.isel(length=-1)
+    averaging = last.isel(x=last.x.values <= 0.4)
+    ratio = averaging.largest_share * last.length ** (1 - averaging.x)
+    rare = data.isel(length=[-1], x=(data.x.values > 0) & (data.x.values <= 1.25))
+    return [
+        at_most(
+            f"all x to 4, {end}: largest |exponent - f(x)| over ln ln L / ln L",
+            gap[-1] / first_order[-1],
+            1.0,
+        ),
+        at_most("the same at every length: the largest", (gap / first_order).max(), 1.0),
+        at_most(
+            "that distance shrinks with L: largest ratio of successive ones",
+            (gap.values[1:] / gap.values[:-1]).max(),
+            0.95,
+        ),
+        at_most(
+            f"averaging, x <= 2/5, {end}: |P_2 L e^(-sigma^2) - 1|", np.abs(ratio - 1).max(), 1e-3
+        ),
+        at_most(
+            f"averaging and rare tokens, x <= 5/4, {end}: P_2 against one token and the mean of the others",
+            np.abs(rare.largest_share / _one_token(rare) - 1).max(),
+            0.05,
+        ),
+        at_most(
+            f"frozen, x >= 5/2, {end}: |P_2 - (1 - sqrt(2/x))| over ln ln L / ln L",
+            frozen[-1] / first_order[-1],
+            1.0,
+        ),
+        at_most(
+            "that distance shrinks with L too: largest ratio of successive ones",
+            (frozen.values[1:] / frozen.values[:-1]).max(),
+            0.95,
+        ),
+        at_most("participation: own error estimate", data.own_error.max(), 1e-6, "accuracy"),
+    ]
+
+
+def _false_law(limit: xr.DataArray) -> xr.DataArray:
+    """A law that fits better than the true one up to L = 1e12."""
+    x = limit.x
+    return xr.where(x < 0.5, 1 - x, xr.where(x < 2, ((2 - x) / 1.5) ** 2 / 2, 0.0))
+
+
+STUDY = Study(
+    name="regimes",
+    title="Averaging, rare tokens, frozen: the regimes of softmax weights",
+    source="this project's sharpening of Proposition 3.1 (freezing of the random energy model)",
+    statement="At score deviation σ and length L everything depends on x = σ²/ln L: below 2/3 the weights average over many tokens, up to "
+    "2 a few rare tokens carry them, beyond that the largest few scores hold a share that does not vanish, however long the prompt.",
+    formula=r"P_2 = L^{-f(x)+o(1)}, \quad f(x) = 1-x \;(x\le\tfrac23),\quad \frac{(1-x/2)^2}{2x} \;(\tfrac23\le x\le 2), \quad 0\;(x\ge 2,\ P_2 \to 1-\sqrt{2/x})",
+    method="P₂, the expected sum of squared weights, is computed exactly (own error estimate below 1e-6), up to L = 10⁵⁰. Its exponent converges "
+    "logarithmically: a prefactor (ln L)^(-1/2) moves it by ln ln L / 2 ln L, so the criterion is a distance to f of at most ln ln L / ln L, at every L. "
+    "Where the prefactor is known P₂ itself is compared: with e^{σ²}/L where the weights average, with an integral over one token against the mean of the "
+    "others up to x = 5/4, with 1 - √(2/x) beyond x = 5/2.",
+    quick={"lengths": [1e3, 1e6, 1e12, 1e25, 1e50], "points": 41},
+    full={"lengths": [1e2, 1e3, 1e4, 1e6, 1e8, 1e12, 1e25, 1e50, 1e100], "points": 161},
+    measure=measure,
+    examine=examine,
+    notices={
+        "largest_share": times(1.01, 0.99, 3, 400) + power_of("length", 0.1, -0.1, 0.3, -0.3),
+        "own_error": plus(1e-5, each="length"),
+        "limit": (Mutant("a false law", _false_law), *plus(0.05, -0.05), *times(1.1, 0.9)),
+        "frozen_share": times(1.3, 0.7) + plus(0.1),
+    },
+)
