@@ -205,7 +205,7 @@ def __dir__() -> list[str]:
 
 
 class _Package(ModuleType):
-    """This package; importing the room `participation` does not hide the function of that name."""
+    """The package; importing the room `participation` does not hide the function of that name."""
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name == "participation" and isinstance(value, ModuleType):

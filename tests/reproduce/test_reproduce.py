@@ -8,8 +8,8 @@ import pytest
 import xarray as xr
 from typer.testing import CliRunner
 
-from largeprompt import studies
 from largeprompt.cli import app, reproduce
+from largeprompt.reproduce import studies
 from largeprompt.reproduce.report import folder, page
 from largeprompt.reproduce.report.runners import by_sweep
 from largeprompt.reproduce.studies import STUDIES, at_least, at_most, record
