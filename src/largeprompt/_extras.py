@@ -12,10 +12,14 @@ _NEEDED_BY = {
 }
 
 
+class MissingExtra(ImportError):
+    """A package of an extra is not installed."""
+
+
 def require(module: str, *, extra: str) -> Any:
     """Import `module`, which comes with the extra `extra`, and return it.
 
-    Raises `ImportError` that names the extra if the package is not installed.
+    Raises `MissingExtra`, an `ImportError` that says what to install, if the package is missing.
     """
     try:
         return import_module(module)
@@ -25,4 +29,4 @@ def require(module: str, *, extra: str) -> Any:
             raise  # the package is there, and something it needs is missing
         needs = _NEEDED_BY.get(extra, f"the extra {extra!r} needs")
         text = f"{needs} {package}: pip install 'largeprompt[{extra}]'"
-        raise ImportError(text, name=package) from error
+        raise MissingExtra(text, name=package) from error
