@@ -57,7 +57,7 @@ def test_the_global_precision_is_left_alone():
 
 def test_help_and_version_do_not_load_jax():
     code = (
-        "import sys; from typer.testing import CliRunner; from largeprompt.cli import app\n"
+        "import sys; from typer.testing import CliRunner; from largeprompt.cli.commands import app\n"
         "run = CliRunner().invoke\n"
         "print([run(app, [flag]).exit_code for flag in ('--help', '--version')], 'jax' in sys.modules)"
     )
