@@ -1,4 +1,7 @@
-"""Files that users name: checked before work begins, replaced only when the new one is whole. Imports nothing heavy."""
+"""Output files named by users: checked before work begins, and written atomically.
+
+Imports nothing heavy.
+"""
 
 import os
 import tempfile
@@ -6,24 +9,30 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from ._message import message
+
 FIGURES = (".pdf", ".png", ".svg")
 
 
 def check_target(path: Path, kind: str, suffixes: tuple[str, ...]) -> None:
-    """Refuse a file name with another ending, or in a folder that does not exist."""
+    """Raise if `path` has another suffix, or if its folder does not exist."""
     if path.suffix.lower() not in suffixes:
         raise ValueError(
-            f"a {kind} file must end in one of {', '.join(suffixes)}; received {path.name!r}. To fix: rename it."
+            message(
+                f"a {kind} file must end in one of {', '.join(suffixes)}",
+                repr(path.name),
+                "rename it",
+            )
         )
     if not path.parent.is_dir():
         raise ValueError(
-            f"the folder of a {kind} must exist; received {str(path.parent)!r}. To fix: create it first."
+            message(f"the folder of a {kind} must exist", repr(str(path.parent)), "create it first")
         )
 
 
 @contextmanager
 def whole(path: Path) -> Iterator[str]:
-    """The name of a file to write: it takes the place of `path` when the block ends well, and vanishes otherwise."""
+    """Yield a temporary path, renamed to `path` on success and deleted on error."""
     handle, name = tempfile.mkstemp(suffix=path.suffix, dir=path.parent)
     os.close(handle)
     try:

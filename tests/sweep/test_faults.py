@@ -138,7 +138,7 @@ def test_a_failing_cell_is_listed_and_the_others_finish(tmp_path):
         assert 'raise ZeroDivisionError("on purpose")' in raised.traceback
         assert exited.reason == "SystemExit: on purpose"
         assert [data is None for data in result.datasets] == [False, True, True, False]
-    with pytest.raises(ValueError, match="must hold every cell; received 2 of 4 cells"):
+    with pytest.raises(ValueError, match="must contain every cell; received 2 of 4 cells"):
         result.write(tmp_path / "all.nc")
     partial = result.consolidate(allow_missing=True)
     assert (partial.attrs["cells"], partial.attrs["missing_cells"]) == (2, 2)
@@ -186,7 +186,7 @@ def test_damaged_cells_are_reported_and_computed_again(tmp_path, caplog):
     assert [str(path) in text for path, text in zip(paths, caplog.messages, strict=False)] == [
         True
     ] * 4
-    assert "holds another cell" in caplog.messages[3]
+    assert "contains another cell" in caplog.messages[3]
     assert values(result) == expected(6)
     assert sweep.run(tmp_path).damaged == ()
 

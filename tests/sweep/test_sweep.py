@@ -14,7 +14,7 @@ import xarray as xr
 
 import largeprompt as lp
 from largeprompt import _provenance
-from largeprompt.sweep import content
+from largeprompt.sweep import cell_file
 from largeprompt.sweep.store import Store
 
 from . import cells, processes
@@ -158,17 +158,17 @@ def test_what_is_not_finite_or_cannot_be_kept_is_a_failure(tmp_path):
 
 
 def test_every_flipped_bit_and_every_truncation_is_detected():
-    whole = content.encode(xr.Dataset({"x": ("i", np.arange(4.0))}), {"address": "a"})
-    assert content.decode(whole)[0].x.values.tolist() == [0, 1, 2, 3]
+    whole = cell_file.encode(xr.Dataset({"x": ("i", np.arange(4.0))}), {"address": "a"})
+    assert cell_file.decode(whole)[0].x.values.tolist() == [0, 1, 2, 3]
     for end in range(len(whole)):
-        with pytest.raises(content.Damaged):
-            content.decode(whole[:end])
+        with pytest.raises(cell_file.Damaged):
+            cell_file.decode(whole[:end])
     places = random.Random(0).sample(range(8 * len(whole)), 400)
     for place in places:
         flipped = bytearray(whole)
         flipped[place // 8] ^= 1 << place % 8
-        with pytest.raises(content.Damaged):
-            content.decode(bytes(flipped))
+        with pytest.raises(cell_file.Damaged):
+            cell_file.decode(bytes(flipped))
 
 
 def test_one_file_of_cells_that_are_alike(tmp_path):

@@ -1,4 +1,4 @@
-"""64-bit mode for the length of a cell, without loading JAX for cells that do not use it."""
+"""64-bit mode while a cell runs, without importing JAX for cells that do not use it."""
 
 import os
 import sys
@@ -7,17 +7,17 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 
 _VARIABLE = "JAX_ENABLE_X64"
-_before_jax = threading.Lock()
+_importing_jax = threading.Lock()
 
 
 @contextmanager
-def float64() -> Iterator[None]:
-    """JAX in 64-bit mode, since exact numbers are float64; the mode of the rest of the process is left alone."""
+def x64_mode() -> Iterator[None]:
+    """Put JAX into 64-bit mode, and restore the mode of the process afterwards."""
     with ExitStack() as stack:
         if "jax" not in sys.modules:
-            stack.enter_context(_before_jax)  # another thread may have loaded it when we hold this
+            stack.enter_context(_importing_jax)  # another thread may import it while we wait
         if "jax" not in sys.modules:
-            stack.enter_context(_by_environment())
+            stack.enter_context(_x64_by_environment())
         else:
             import jax
 
@@ -26,8 +26,8 @@ def float64() -> Iterator[None]:
 
 
 @contextmanager
-def _by_environment() -> Iterator[None]:
-    """For a function that imports JAX when it is called: JAX then takes its mode, for the whole process, from here."""
+def _x64_by_environment() -> Iterator[None]:
+    """64-bit mode for a function that imports JAX itself: JAX reads its mode from the environment."""
     before = os.environ.pop(_VARIABLE, None)
     os.environ[_VARIABLE] = "1"
     try:

@@ -1,4 +1,4 @@
-"""What happens to one cell, in whichever process: run the function in 64-bit mode, refuse what is not finite, encode."""
+"""Compute one cell, in any process: run its function in 64-bit mode and encode the result."""
 
 import json
 import platform
@@ -15,67 +15,60 @@ import xarray as xr
 
 from .. import __version__
 from .._message import message
-from ._acceptable import refuse_changed, refuse_empty, refuse_non_finite
-from ._precision import float64
+from ._precision import x64_mode
 from .cell import Cell
-from .code import function_version, load
-from .content import decode, encode
+from .cell_file import encode
+from .cell_function import function_version, load
 from .store import Store
 
-_LONGEST_TEXT = 6000  # characters: so small a message between processes is sent whole or not at all
+_LONGEST_TEXT = 6000  # characters; so short a message passes between processes in one piece
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """A computed cell: its bytes unless they are stored already, or the reason why there is none."""
+    """A computed cell: its encoded result unless it is stored already, or the reason of a failure."""
 
     cell: Cell
-    content: bytes | None = None
+    encoded: bytes | None = None
     reason: str = ""
     traceback: str = ""
 
 
 def compute(cell: Cell) -> Outcome:
-    """The outcome of a cell. An exception in it is an outcome too; only an interruption passes through."""
+    """Compute a cell. Exceptions other than an interruption become part of the outcome."""
     try:
-        return Outcome(cell, _content(cell))
+        return Outcome(cell, _encoded_result(cell))
     except (Exception, SystemExit) as error:
         reason = f"{type(error).__name__}: {error}"[:_LONGEST_TEXT]
         return Outcome(cell, None, reason, traceback.format_exc()[-_LONGEST_TEXT:])
 
 
 def compute_and_store(cell: Cell, store: Store) -> Outcome:
-    """The same, stored where it was computed. A cell that cannot be stored raises: the next one could not be either."""
+    """Compute and store a cell. Raises if it cannot be stored, since the next one could not be either."""
     outcome = compute(cell)
-    if outcome.content is not None:
-        store.write(cell.address, outcome.content)
-    return replace(outcome, content=None)
+    if outcome.encoded is not None:
+        store.write(cell.address, outcome.encoded)
+    return replace(outcome, encoded=None)
 
 
-def _content(cell: Cell) -> bytes:
+def _encoded_result(cell: Cell) -> bytes:
     function = load(cell.function)
     if function_version(function) != cell.code:
         raise RuntimeError(
             message(
                 "a worker must run the code of the process that started the sweep",
                 f"code {function_version(function)} instead of {cell.code}",
-                "install the same version on both, or restart the workers after a change of the sources",
+                "install the same version on both, or restart the workers after a source change",
             )
         )
     begin = time.perf_counter()
-    with float64():
+    with x64_mode():
         data = _dataset(function(json.loads(cell.configuration), _key(cell)))
-    record = _record(cell, time.perf_counter() - begin)
-    refuse_empty(data)
-    content = encode(data, record)
-    kept, _ = decode(content)
-    refuse_changed(data, kept)
-    refuse_non_finite(kept)
-    return content
+    return encode(data, _record(cell, time.perf_counter() - begin))
 
 
 def _key(cell: Cell) -> Any:
-    """The cell's key as JAX wants it; a cell without one does not load JAX."""
+    """The JAX key of a cell; a cell without one does not import JAX."""
     if cell.key is None:
         return None
     import jax
@@ -105,7 +98,7 @@ def _dataset(result: Any) -> xr.Dataset:
 
 
 def _record(cell: Cell, seconds: float) -> dict[str, Any]:
-    """How the cell was made. JAX is named only if the cell loaded it."""
+    """How the cell was made. The version of JAX is recorded only if the cell imported it."""
     jax = sys.modules.get("jax")
     return {
         "address": cell.address,

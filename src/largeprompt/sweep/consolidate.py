@@ -1,4 +1,4 @@
-"""Many cells as one dataset: stacked along `cell` where they are alike, side by side where they are not."""
+"""Merge cells into one dataset: stacked along `cell` if they have one form, else side by side."""
 
 import json
 from collections.abc import Hashable, Sequence
@@ -15,7 +15,7 @@ _OF_EACH_CELL = (
 
 
 def consolidate(found: Sequence[Found], *, missing: int, failures: Sequence[str]) -> xr.Dataset:
-    """One dataset of all cells; every number and attribute of every cell is in it."""
+    """Merge all cells into one dataset, with every number and attribute of every cell."""
     datasets, records = [data for data, _ in found], [record for _, record in found]
     made = {
         f"cell_{name}": ("cell", [record[name] for record in records]) for name in _OF_EACH_CELL
@@ -36,7 +36,7 @@ def consolidate(found: Sequence[Found], *, missing: int, failures: Sequence[str]
 
 
 def _form(data: xr.Dataset) -> Any:
-    """What two cells must share to be stacked without loss: names, dimensions, types, attributes and axes."""
+    """Names, dimensions, types, attributes and axes: equal for cells that can be stacked."""
     variables = sorted(
         (
             str(name),
@@ -85,7 +85,7 @@ def _side_by_side(datasets: Sequence[xr.Dataset]) -> xr.Dataset:
 
 
 def _axes(settings: Sequence[dict[str, Any]], taken: set) -> dict[str, Any]:
-    """Entries that are one number, text or truth value in every cell, as coordinates, so that cells can be selected by them."""
+    """Coordinates from the entries that are one number, text or truth value in every cell."""
     axes = {}
     for name in settings[0]:
         values: list[Any] = [setting.get(name) for setting in settings]

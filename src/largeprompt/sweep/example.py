@@ -1,4 +1,4 @@
-"""A cell function to copy, and to try a cluster with."""
+"""Example of a cell function."""
 
 from typing import Any
 
@@ -9,7 +9,10 @@ from jaxtyping import Array, Key
 
 
 def sampled_error(configuration: dict[str, Any], key: Key[Array, ""]) -> xr.Dataset:
-    """(T[mu_L](1) - T[mu](1))^2 for `draws` prompts of L tokens N(0, sigma^2), where T[mu](z) = sigma^2 z."""
+    """Squared output errors of `draws` prompts of L tokens N(0, sigma^2) at query z = 1.
+
+    The head has U = V = 1, so the output for the whole law is T[mu](z) = sigma^2 z.
+    """
     sigma, shape = configuration["sigma"], (configuration["draws"], configuration["L"])
     tokens = sigma * jax.random.normal(key, shape)
     outputs = jnp.sum(jax.nn.softmax(tokens) * tokens, axis=1)

@@ -1,6 +1,7 @@
-"""Where cells are computed: in this process, in processes of this machine, on a Dask cluster.
+"""Three ways to compute cells: in this process, in worker processes, on a Dask cluster.
 
-Each is a generator of outcomes in the order in which they come. Closing it, or an exception in it, ends the work at once.
+Each is a generator of outcomes in the order of completion. Closing it, or an exception in it, stops
+the work at once.
 """
 
 import os
@@ -14,28 +15,30 @@ from contextlib import contextmanager
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
 
+from .._extras import require
 from .._message import message
 from .cell import Cell
 from .compute import Outcome, compute, compute_and_store
 from .store import Store
 
-_STARTS = 3  # how often workers are started that die at once
-_ALONE = 2  # how often a cell may take its process down with it while nothing else runs
+_STARTS = 3  # attempts to start workers that die at once
+_ALONE = 2  # attempts of a cell that kills its process while nothing else runs
 
 Outcomes = Generator[Outcome, None, None]
 
 
 def in_this_process(cells: Sequence[Cell], store: Store) -> Outcomes:
-    """One cell after the other."""
+    """Compute one cell after the other."""
     for cell in cells:
         yield compute_and_store(cell, store)
 
 
 def on_processes(cells: Sequence[Cell], store: Store, workers: int) -> Outcomes:
-    """On processes of this machine, started afresh so that each has a JAX of its own.
+    """Compute on new processes of this machine, each with its own JAX.
 
-    A process that dies (killed, out of memory) breaks its pool and does not say which cell it was at: the cells then under way
-    are tried again one by one, so that a cell that kills its process is found out and the others are computed.
+    When a process dies (killed, out of memory), its pool breaks without saying which cell was to
+    blame. The cells that were running are then tried again one at a time, which finds the cell that
+    kills its process, and computes the others.
     """
     waiting, suspects, deaths = deque(cells), deque[Cell](), Counter[Cell]()
     while waiting:
@@ -53,7 +56,7 @@ def on_processes(cells: Sequence[Cell], store: Store, workers: int) -> Outcomes:
 def _until_broken(
     waiting: deque[Cell], store: Store, workers: int
 ) -> Generator[Outcome, None, list[Cell]]:
-    """Take cells from `waiting` until it is empty or a process dies; return the cells that were then under way."""
+    """Take cells from `waiting` until it is empty or a process dies; return those then running."""
     before = len(waiting)
     for _ in range(_STARTS):
         lost = yield from _with_one_pool(waiting, store, workers)
@@ -62,8 +65,8 @@ def _until_broken(
     raise RuntimeError(
         message(
             "worker processes must be able to start",
-            f"{_STARTS} starts in which one died before it had a cell",
-            "put what your script does under `if __name__ == '__main__':`, since each worker imports it first",
+            f"{_STARTS} starts in which one died before it received a cell",
+            "put the code of your script under `if __name__ == '__main__':`; workers import it",
         )
     )
 
@@ -71,7 +74,7 @@ def _until_broken(
 def _with_one_pool(
     waiting: deque[Cell], store: Store, workers: int
 ) -> Generator[Outcome, None, list[Cell]]:
-    """The same, except that nothing is taken when the pool does not even start."""
+    """Like `_until_broken`, but takes no cell if the pool does not start."""
     running: dict[Future, Cell] = {}
     try:
         with _pool(min(workers, len(waiting))) as pool:
@@ -88,16 +91,16 @@ def _with_one_pool(
     except BrokenProcessPool:
         pass
     finally:
-        store.remove_unfinished()  # the pool has ended, and no worker writes any more
+        store.remove_unfinished()  # the pool has ended: no worker is writing
     return list(running.values())
 
 
 @contextmanager
 def _pool(workers: int) -> Iterator[ProcessPoolExecutor]:
-    """A pool whose processes hold one end of a pipe: when the other end closes, by us or by our death, they end."""
+    """A pool of processes that exit when this process closes a pipe, or dies."""
     context = get_context("spawn")
     theirs, ours = context.Pipe(duplex=False)
-    pool = ProcessPoolExecutor(workers, context, initializer=_begin, initargs=(theirs,))
+    pool = ProcessPoolExecutor(workers, context, initializer=_start_worker, initargs=(theirs,))
     try:
         yield pool
     except BaseException:
@@ -109,43 +112,30 @@ def _pool(workers: int) -> Iterator[ProcessPoolExecutor]:
         theirs.close()
 
 
-def _begin(lifeline: Connection) -> None:
-    """Start of a worker: Ctrl-C is the driver's to answer, and a worker does not outlive its driver."""
+def _start_worker(lifeline: Connection) -> None:
+    """Start a worker: ignore Ctrl-C, which the driver handles, and exit with the driver."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
     def watch() -> None:
-        lifeline.poll(None)  # nothing is ever sent: this returns when the other end is closed
+        lifeline.poll(None)  # nothing is sent: returns when the other end closes
         os._exit(1)
 
     threading.Thread(target=watch, daemon=True).start()
 
 
 def on_cluster(cells: Sequence[Cell], address: str) -> Outcomes:
-    """On the workers of a Dask scheduler, which moves the cells of a lost worker to another by itself.
+    """Compute on the workers of a Dask scheduler, which gives the cells of a lost worker to another.
 
-    The outcomes bring the bytes with them: the workers need not see the folder.
+    The outcomes contain the encoded results, so the workers need no access to the folder.
     """
-    try:
-        from distributed import Client, as_completed
-    except ImportError as error:
-        raise ValueError(
-            message(
-                "a cluster needs the package `distributed`",
-                "an installation without it",
-                "install largeprompt with the extra `cluster`",
-            )
-        ) from error
-
-    with Client(address, set_as_default=False) as client:
+    distributed = require("distributed", extra="cluster")
+    with distributed.Client(address, set_as_default=False) as client:
         cell_of = dict(zip(client.map(compute, cells, pure=False), cells, strict=True))
-        for future in as_completed(list(cell_of), loop=client.loop):
+        for future in distributed.as_completed(list(cell_of), loop=client.loop):
             cell = cell_of.pop(future)
             try:
                 outcome = future.result()
-            except (
-                Exception
-            ) as error:  # lost more often than Dask tries again, or not importable there
-                outcome = Outcome(
-                    cell, reason=f"lost by the cluster: {type(error).__name__}: {error}"
-                )
+            except Exception as error:  # lost too often, or not importable there
+                reason = f"lost by the cluster: {type(error).__name__}: {error}"
+                outcome = Outcome(cell, reason=reason)
             yield outcome

@@ -1,4 +1,4 @@
-"""What a sweep gives back: the stored cells, the failures, and one file of it all."""
+"""Result of a sweep: the data of its cells, its failures, and one netCDF file of all cells."""
 
 import json
 import os
@@ -14,13 +14,12 @@ from .._files import check_target, whole
 from .._message import message
 from .cell import Cell
 from .consolidate import consolidate
-from .content import Damaged
-from .store import Store
+from .store import Damaged, Store
 
 
 @dataclass(frozen=True)
 class CellFailure:
-    """A cell without a result: its configuration, its key (two words, or None), the reason, the traceback."""
+    """A cell without a result; `key` is two words or None."""
 
     address: str
     configuration: Mapping[str, Any]
@@ -33,7 +32,7 @@ class CellFailure:
 
 
 class FinishedCell(NamedTuple):
-    """One cell of `Sweep.iterate`: its data or its failure, and whether it was found stored."""
+    """One cell of `Sweep.iterate`: its data or its failure; `reused` if it was already stored."""
 
     configuration: Mapping[str, Any]
     data: xr.Dataset | None
@@ -44,13 +43,13 @@ class FinishedCell(NamedTuple):
 def finished_cell(
     store: Store, cell: Cell, failure: CellFailure | None, *, reused: bool
 ) -> FinishedCell:
-    """A cell that has ended, with its data read from the store."""
+    """A finished cell, with its data read from the store."""
     data = None if failure is not None else read_cell(store, cell.address)[0]
     return FinishedCell(json.loads(cell.configuration), data, failure, reused)
 
 
 def read_cell(store: Store, address: str) -> tuple[xr.Dataset, dict[str, Any]]:
-    """The data and the record of a cell that the sweep has stored."""
+    """Data and record of a cell that the sweep has stored."""
     try:
         found = store.read(address)
     except Damaged as error:
@@ -62,10 +61,10 @@ def read_cell(store: Store, address: str) -> tuple[xr.Dataset, dict[str, Any]]:
 
 @dataclass(frozen=True)
 class SweepResult:
-    """The outcome of `Sweep.run`: `complete`, `failures`, the data of the cells, and `write` for one netCDF file.
+    """Result of `Sweep.run`: the data of the cells and the failures.
 
-    `computed` and `reused` count the cells of this run and those found stored; `damaged` lists stored cells that were not
-    whole and were therefore computed again.
+    `computed` and `reused` count the cells computed by this run and those that were already stored.
+    `damaged` lists stored cells that had changed on disk and were computed again.
     """
 
     cells: tuple[Cell, ...]
@@ -90,21 +89,21 @@ class SweepResult:
 
     @property
     def datasets(self) -> list[xr.Dataset | None]:
-        """The data of each cell in the order of the configurations, None where it failed."""
+        """Data of each cell in the order of the configurations, None for a failure."""
         return [found and found[0] for found in self._found]
 
     def consolidate(self, *, allow_missing: bool = False) -> xr.Dataset:
-        """All cells as one dataset with everything known about their making (see `docs/sweeps.md` for its layout).
+        """All cells and their records as one dataset (layout: `docs/sweeps.md`).
 
-        `allow_missing` leaves out cells that failed, and says so in the attributes; otherwise they raise.
+        Raises if a cell failed, unless `allow_missing` is set: the dataset then leaves it out.
         """
         missing = sum(found is None for found in self._found)
         if missing and (not allow_missing or missing == len(self.cells)):
             raise ValueError(
                 message(
-                    "a consolidated file must hold every cell",
+                    "a consolidated file must contain every cell",
                     f"{len(self.cells) - missing} of {len(self.cells)} cells",
-                    "look at .failures and run the sweep again, or pass allow_missing=True if some are there",
+                    "see .failures and run the sweep again, or pass allow_missing=True for those that are there",
                 )
             )
         return consolidate(
@@ -114,7 +113,7 @@ class SweepResult:
         )
 
     def write(self, path: str | os.PathLike[str], *, allow_missing: bool = False) -> None:
-        """Write `consolidate()` to a netCDF file, which is replaced only when the new one is complete."""
+        """Write `consolidate()` atomically to a netCDF file."""
         target = Path(path)
         check_target(target, "data", (".nc",))
         data = self.consolidate(allow_missing=allow_missing)

@@ -1,4 +1,4 @@
-"""A folder of finished cells: each is there whole or not at all, whatever dies while it is written."""
+"""A folder of finished cells, written atomically: a crash never leaves a partial cell."""
 
 import contextlib
 import os
@@ -11,58 +11,60 @@ from typing import Any
 import xarray as xr
 
 from .._message import message
-from .content import Damaged, decode
+from .cell_file import Damaged as Damaged
+from .cell_file import decode
 
 _README = b"The finished cells of a largeprompt sweep: run it again to complete or read them.\n"
-_STALE_SECONDS = 3600  # a cell is written in one go: an hour later its writer is dead
+_STALE_SECONDS = 3600  # a cell is written at once: after an hour its writer is dead
 
 
 class Store:
     """Cells by address in one folder, which several processes may share.
 
-    A cell is written to a temporary file of the same folder, forced to the disk, and renamed: readers see the old state or
-    the new one. Equal addresses mean equal results, so that two writers of one cell cannot disagree.
+    A cell is written to a temporary file in the same folder, flushed to the disk, and renamed, so
+    readers see the old state or the new one. Equal addresses mean equal results, so two writers of
+    one cell cannot disagree.
     """
 
     def __init__(self, folder: str | os.PathLike[str]) -> None:
         self.folder = Path(folder)
-        self.token = uuid.uuid4().hex  # of this sweep and its workers, in the names of their files
+        self.token = uuid.uuid4().hex  # marks the temporary files of this sweep
 
     def prepare(self) -> None:
-        """Make the folder ready to be written to, or raise `OSError` before anything is computed."""
-        with self._explained():
+        """Create the folder and check that it can be written to; raises `OSError`."""
+        with self._explain_os_errors():
             created = not self.folder.exists()
             self.folder.mkdir(parents=True, exist_ok=True)
             if created:
-                _force(self.folder.parent)
+                _fsync(self.folder.parent)
         self._publish(_README, "README.txt")
         self._remove_stale()
 
     def path(self, address: str) -> Path:
-        """Where the cell of that address is, or will be."""
+        """File of the cell with that address."""
         return self.folder / f"{address}.cell"
 
-    def write(self, address: str, content: bytes) -> None:
-        """Store a finished cell; when this returns it is on the disk."""
-        self._publish(content, self.path(address).name)
+    def write(self, address: str, encoded: bytes) -> None:
+        """Store a finished cell durably."""
+        self._publish(encoded, self.path(address).name)
 
     def read(self, address: str) -> tuple[xr.Dataset, dict[str, Any]] | None:
-        """The data of a cell and the record of their making, None if it is not there; `Damaged` if it is not whole."""
+        """Data and record of a cell, or None if it is not stored; raises `Damaged` if it has changed."""
         try:
-            content = self.path(address).read_bytes()
+            encoded = self.path(address).read_bytes()
         except (FileNotFoundError, NotADirectoryError):
             return None
-        data, record = decode(content)
+        data, record = decode(encoded)
         if record["address"] != address:
-            raise Damaged(f"holds another cell, {record['address']}")
+            raise Damaged(f"contains another cell, {record['address']}")
         return data, record
 
-    def _publish(self, content: bytes, name: str) -> None:
+    def _publish(self, encoded: bytes, name: str) -> None:
         temporary = self.folder / f"{name}.{self.token}.{uuid.uuid4().hex}.tmp"
-        with self._explained():
+        with self._explain_os_errors():
             try:
                 with open(temporary, "xb") as file:
-                    file.write(content)
+                    file.write(encoded)
                     file.flush()
                     os.fsync(file.fileno())
                 os.replace(temporary, self.folder / name)
@@ -70,11 +72,11 @@ class Store:
                 with contextlib.suppress(OSError):
                     temporary.unlink()
                 raise
-            _force(self.folder)
+            _fsync(self.folder)
 
     @contextlib.contextmanager
-    def _explained(self) -> Iterator[None]:
-        """An `OSError` with its number kept, that says what became of the sweep."""
+    def _explain_os_errors(self) -> Iterator[None]:
+        """Add to an `OSError` what it means for the sweep; its number stays."""
         try:
             yield
         except OSError as error:
@@ -86,20 +88,20 @@ class Store:
             raise OSError(error.errno, text) from error
 
     def remove_unfinished(self) -> None:
-        """Remove files that workers of this sweep were writing when they were stopped."""
+        """Remove the temporary files of workers of this sweep that were stopped."""
         for path in self.folder.glob(f"*.{self.token}.*.tmp"):
             path.unlink(missing_ok=True)
 
     def _remove_stale(self) -> None:
-        """Remove what writers left behind that were killed; a live writer's file is younger."""
+        """Remove old temporary files; a live writer's file is younger."""
         for path in self.folder.glob("*.tmp"):
             with contextlib.suppress(FileNotFoundError):  # another process may clean too
                 if time.time() - path.stat().st_mtime > _STALE_SECONDS:
                     path.unlink()
 
 
-def _force(folder: Path) -> None:
-    """Make the names in a folder survive a power failure."""
+def _fsync(folder: Path) -> None:
+    """Flush the names in a folder to the disk."""
     handle = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(handle)

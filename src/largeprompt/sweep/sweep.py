@@ -1,4 +1,4 @@
-"""A grid of cells, and running what is missing of it."""
+"""Define a sweep, and run the cells that are not stored yet."""
 
 import itertools
 import json
@@ -12,15 +12,13 @@ from functools import partial
 from typing import Any
 
 from .._message import message
-from ._plain import Words, canonical, derived_key, key_words
-from ._progress import progress
-from .cell import Cell
-from .code import function_version, import_path, load
+from .._progress import progress_bar
+from .cell import Cell, KeyWords, canonical, derived_key, key_words
+from .cell_function import function_version, import_path, load
 from .compute import Outcome
-from .content import Damaged
 from .executors import in_this_process, on_cluster, on_processes
 from .result import CellFailure, FinishedCell, SweepResult, finished_cell
-from .store import Store
+from .store import Damaged, Store
 
 _LOG = logging.getLogger("largeprompt.sweep")
 
@@ -40,18 +38,21 @@ def grid(**axes: Sequence[Any]) -> list[dict[str, Any]]:
 
 
 class Sweep:
-    """A function applied to many configurations, each result stored as soon as it is there.
+    """A function applied to many configurations, with each result stored as soon as it is computed.
 
     **Arguments:**
 
-    - `function`: a function of a module, or its import path "package.module:function", that takes `(configuration, key)` and
-      returns an `xarray.Dataset` or a dict of arrays.
-    - `configurations`: one dict of plain values (numbers, text, lists, dicts) a cell; `grid` makes them from axes.
-    - `seed`: gives each cell a random key that depends on the seed and its configuration alone, so that cells can be added and
-      reordered and the others keep their results.
-    - `keys`: instead of a seed, one key a cell: an integer n for `jax.random.key(n)`, or a JAX key.
+    - `function`: a function of a module, or its import path "package.module:function". It takes
+      `(configuration, key)` and returns an `xarray.Dataset` or a dict of arrays.
+    - `configurations`: for each cell a dict of plain values (numbers, text, lists, dicts); `grid`
+      makes them from axes.
+    - `seed`: each cell gets a random key that depends on the seed and its configuration alone, so
+      adding or reordering cells does not change the results of the others.
+    - `keys`: instead of a seed, one key for each cell: a JAX key, or an integer n for
+      `jax.random.key(n)`.
 
-    Without seed and keys the function gets None for a key, and JAX is not loaded unless the function does.
+    Without seed and keys the function is called with key None, and JAX is imported only if the
+    function imports it.
 
     ```
     >>> import largeprompt as lp, tempfile
@@ -80,7 +81,7 @@ class Sweep:
         self.cells = tuple(
             Cell(path, code, text, key) for text, key in zip(texts, words, strict=True)
         )
-        _refuse_repeated(self.cells)
+        _check_distinct(self.cells)
 
     def run(
         self,
@@ -89,26 +90,27 @@ class Sweep:
         workers: int | None = None,
         cluster: str | None = None,
     ) -> SweepResult:
-        """Compute the cells that `folder` does not hold yet, and store each as soon as it is finished.
+        """Compute the cells that are not in `folder` yet, and store each as soon as it is finished.
 
-        By default in this process; on `workers` processes of this machine; or on the Dask scheduler at `cluster`, such as
-        "tcp://host:8786". A cell that fails does not stop the others: look at `.complete` and `.failures` of the result. A
-        folder that cannot be written to raises `OSError`. However the run ends, running again goes on where it stopped.
+        Cells run in this process by default, on `workers` processes of this machine, or on the Dask
+        scheduler at `cluster`, such as "tcp://host:8786". A cell that fails does not stop the
+        others: see `.complete` and `.failures` of the result. Raises `OSError` if the folder cannot
+        be written to. After an interruption, running again continues where it stopped.
         """
         store = Store(folder)
         executor = _executor(store, workers, cluster)
-        missing, damaged = _look(self.cells, store)
+        missing, damaged = _missing_cells(self.cells, store)
         failures: dict[Cell, CellFailure] = {}
         if missing:
             reused, name = len(self.cells) - len(missing), self.cells[0].function.partition(":")[2]
             with (
                 closing(_computed(store, executor, missing)) as computed,
-                progress(name, len(self.cells), reused, failures) as advance,
+                progress_bar(name, len(self.cells), done=reused, unit="cells") as advance,
             ):
                 for cell, failure in computed:
                     if failure is not None:
                         failures[cell] = failure
-                    advance()
+                    advance(label=f"{name} ({len(failures)} failed)" if failures else name)
         return SweepResult(
             self.cells,
             store,
@@ -125,10 +127,10 @@ class Sweep:
         workers: int | None = None,
         cluster: str | None = None,
     ) -> Generator[FinishedCell, None, None]:
-        """Like `run`, but yields each cell as it ends, stored ones first, and shows no progress."""
+        """Like `run`, but yields each cell when it is finished, stored ones first, without a bar."""
         store = Store(folder)
         executor = _executor(store, workers, cluster)
-        missing, _ = _look(self.cells, store)
+        missing, _ = _missing_cells(self.cells, store)
         for cell in self.cells:
             if cell not in missing:
                 yield finished_cell(store, cell, None, reused=True)
@@ -140,7 +142,7 @@ class Sweep:
 def _computed(
     store: Store, executor: Executor, cells: Sequence[Cell]
 ) -> Generator[tuple[Cell, CellFailure | None], None, None]:
-    """Compute and store cells; yields each when it is stored, or with its failure."""
+    """Compute and store cells; yield each when it is stored, or with its failure."""
     if not cells:
         return
     store.prepare()
@@ -149,12 +151,12 @@ def _computed(
             if outcome.reason:
                 yield outcome.cell, _failure(outcome)
                 continue
-            if outcome.content is not None:
-                store.write(outcome.cell.address, outcome.content)
+            if outcome.encoded is not None:
+                store.write(outcome.cell.address, outcome.encoded)
             yield outcome.cell, None
 
 
-def _keys(configurations: Sequence[str], seed: Any, keys: Any) -> list[Words | None]:
+def _keys(configurations: Sequence[str], seed: Any, keys: Any) -> list[KeyWords | None]:
     if seed is not None and keys is not None:
         raise ValueError(
             message("a sweep takes a seed or keys", "both", "leave out one; keys are used as given")
@@ -164,9 +166,9 @@ def _keys(configurations: Sequence[str], seed: Any, keys: Any) -> list[Words | N
         if len(words) != len(configurations):
             raise ValueError(
                 message(
-                    "a sweep must have one key a configuration",
+                    "a sweep must have one key for each configuration",
                     f"{len(words)} keys for {len(configurations)} configurations",
-                    "pass seed= to have keys made",
+                    "pass seed= to derive keys from the configurations",
                 )
             )
         return words
@@ -181,7 +183,7 @@ def _keys(configurations: Sequence[str], seed: Any, keys: Any) -> list[Words | N
     return [derived_key(int(seed), configuration) for configuration in configurations]
 
 
-def _refuse_repeated(cells: Sequence[Cell]) -> None:
+def _check_distinct(cells: Sequence[Cell]) -> None:
     if not cells:
         raise ValueError(
             message(
@@ -205,7 +207,7 @@ def _executor(store: Store, workers: Any, cluster: Any) -> Executor:
             message(
                 "a sweep runs on local workers or on a cluster",
                 f"workers={workers!r} and cluster={cluster!r}",
-                "leave out one; the cluster has workers of its own",
+                "leave out one; the cluster brings its own workers",
             )
         )
     if cluster is not None:
@@ -223,8 +225,8 @@ def _executor(store: Store, workers: Any, cluster: Any) -> Executor:
     return partial(on_processes, store=store, workers=int(workers))
 
 
-def _look(cells: Sequence[Cell], store: Store) -> tuple[list[Cell], tuple[str, ...]]:
-    """The cells to compute, and the stored ones among them that are not whole."""
+def _missing_cells(cells: Sequence[Cell], store: Store) -> tuple[list[Cell], tuple[str, ...]]:
+    """Cells to compute, and the configurations of the stored ones that are damaged."""
     missing, damaged = [], []
     for cell in cells:
         try:

@@ -1,4 +1,4 @@
-"""Which code computes a cell: a function found by its import path, and a hash of the sources it may depend on."""
+"""The function that computes a cell: found by its import path, with the version of its code."""
 
 import sys
 from collections.abc import Callable
@@ -23,14 +23,14 @@ def import_path(function: str | Callable) -> str:
             message(
                 "a cell function must be importable from a module, so that other processes find it",
                 f"{name} of {module}",
-                "define it at the top level of a file of its own and import it from there",
+                "define it at the top level of another file and import it from there",
             )
         )
     return f"{module}:{name}"
 
 
 def load(path: str) -> Callable[[dict, Any], Any]:
-    """The function of that import path."""
+    """Import the function with that import path."""
     module, _, name = path.partition(":")
     try:
         function = attrgetter(name)(import_module(module))
@@ -39,7 +39,7 @@ def load(path: str) -> Callable[[dict, Any], Any]:
             message(
                 "a cell function must be named 'package.module:function' and be importable",
                 f"{path!r} ({type(error).__name__}: {error})",
-                "check the spelling, and that its module can be imported from where Python was started",
+                "check the spelling, and that Python finds the module from where it was started",
             )
         ) from error
     if not callable(function):
@@ -50,7 +50,7 @@ def load(path: str) -> Callable[[dict, Any], Any]:
 
 
 def function_version(function: Callable) -> str:
-    """Code version of a cell function: the package's sources and those of the function's module."""
+    """Code version of a cell function: sources of the package and of the function's module."""
     source = getattr(sys.modules.get(function.__module__), "__file__", None)
     if source is None or not Path(source).is_file():
         raise ValueError(
@@ -65,6 +65,6 @@ def function_version(function: Callable) -> str:
 
 @cache
 def _module_source(function: Callable, source: str) -> bytes:
-    """Read once for a function object: after a reload the function is another object, and its source is read again."""
-    del function  # only part of what is remembered
+    """Source of a function's module, read once for each function object (reloading makes a new one)."""
+    del function  # only a part of the cache key
     return Path(source).read_bytes()
