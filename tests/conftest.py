@@ -1,9 +1,12 @@
-"""Every test runs in 64-bit mode with strict promotion: a silent change of precision is an error.
+"""Settings of JAX for all tests, and groups of tests that share compiled programs.
 
-Most of the suite's time is compiling. Programs are kept on disk, so that the workers, the processes that tests start, and the
-next run share them: their names are hashes of what is compiled and by what, so a change of the code is never hidden. Tests are
-compiled without the optimisations of machine code and by the older of XLA's two emitters: both compile faster, which saves more than
-it costs. The process that runs the documents compiles as a user's, the studies and the command as the command does.
+Tests run in 64-bit mode with strict promotion, so that a silent change of precision is an error.
+
+Most of the suite's time is compilation. Compiled programs are cached on disk, and shared by the
+workers, the processes that tests start, and the next run; JAX names them by a hash of what is
+compiled, so changed code is compiled again. Tests compile without most optimisations and with the
+older of XLA's two emitters, because both compile faster. The documents and examples, the studies
+and the command line are compiled as for a user.
 """
 
 import os
@@ -17,8 +20,8 @@ from xdist.scheduler import LoadScopeScheduling
 from largeprompt.cli._compiling import compile_quickly
 
 
-def _own_core() -> None:
-    """Give each of several workers a core of its own, where there are enough: threads that share cores lose a fifth of the time."""
+def _pin_to_core() -> None:
+    """Pin each worker to one core if there are enough: sharing cores costs a fifth of the time."""
     worker, workers = (
         os.environ.get("PYTEST_XDIST_WORKER"),
         os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"),
@@ -29,7 +32,7 @@ def _own_core() -> None:
             os.sched_setaffinity(0, {cores[int(worker.removeprefix("gw"))]})
 
 
-_own_core()  # before JAX counts the cores
+_pin_to_core()  # before JAX counts the cores
 jax.config.update("jax_enable_x64", True)
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 jax.config.update("jax_disable_most_optimizations", True)
@@ -55,15 +58,15 @@ def mode_32():
 
 @pytest.fixture(scope="module")
 def optimised():
-    """Compile with all optimisations, as for a user: for tests that compute longer than they compile."""
+    """Compile with all optimisations, for tests that compute longer than they compile."""
     before = jax.config.read("jax_disable_most_optimizations")
     jax.config.update("jax_disable_most_optimizations", False)
     yield
     jax.config.update("jax_disable_most_optimizations", before)
 
 
-# Tests that compile the same programs run one after the other in one process; the longest companies begin first.
-_COMPANIES = {
+# Tests that compile the same programs run in one process. The longest group starts first.
+_GROUPS = {
     "paper": ("tests/test_paper",),
     "prompts": ("tests/prompts", "tests/participation", "src/largeprompt/p"),
     "flows": (
@@ -79,27 +82,32 @@ _COMPANIES = {
     "devices": ("tests/test_devices",),
     "concentration": ("tests/concentration", "src/largeprompt/concentration"),
     "measures": ("tests/measures", "tests/attention", "src/largeprompt"),
-    "commands": ("tests",),
+    "others": ("tests",),
 }
 
 
-def _company(path: str) -> int:
-    """The first company whose paths begin that of a test."""
-    return next(i for i, paths in enumerate(_COMPANIES.values()) if path.startswith(paths))
+def _group(path: str) -> str:
+    """The first group that has a prefix of the path of a test."""
+    return next(name for name, prefixes in _GROUPS.items() if path.startswith(prefixes))
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    items.sort(key=lambda item: _company(item.nodeid))
+    order = list(_GROUPS)
+    items.sort(key=lambda item: order.index(_group(item.nodeid)))
 
 
-class Companies(LoadScopeScheduling):
-    """Sends a company to a process as a whole."""
+class GroupScheduling(LoadScopeScheduling):
+    """Send each group to one worker.
+
+    `--dist loadgroup` with the mark `xdist_group` is meant for this, but it ignores the mark under
+    pytest 9.2 (pytest-xdist 3.8, its issue 1386).
+    """
 
     def _split_scope(self, nodeid: str) -> str:
-        return list(_COMPANIES)[_company(nodeid)]
+        return _group(nodeid)
 
 
 @pytest.hookimpl(optionalhook=True)
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Companies:
-    config.option.loadscopereorder = False  # the order of the companies is ours
-    return Companies(config, log)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> GroupScheduling:
+    config.option.loadscopereorder = False  # keep the order of the groups
+    return GroupScheduling(config, log)

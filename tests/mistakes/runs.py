@@ -47,7 +47,7 @@ MISTAKES = {
     "one cell twice": (lambda: _sweep([{"x": 1}, {"x": 1}]), "cells of a sweep must differ"),
     "no cells": (lambda: _sweep([]), "at least one cell"),
     "seed and keys": (lambda: _sweep([{}], seed=0, keys=[0]), "a seed or keys"),
-    "keys too few": (lambda: _sweep([{}], keys=[]), "one key a configuration"),
+    "keys too few": (lambda: _sweep([{}], keys=[]), "one key for each configuration"),
     "seed not whole": (lambda: _sweep([{}], seed=0.5), "seed must be an integer"),
     "negative key": (lambda: _sweep([{}], keys=[-1]), "a key must be an integer"),
     "batch for a key": (
