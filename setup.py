@@ -1,4 +1,4 @@
-"""The CPU kernels of largeprompt/_native are compiled on installation. Where that fails, XLA does their work."""
+"""Compile the CPU kernels of largeprompt/_native. If this fails, XLA replaces them."""
 
 from importlib.util import find_spec
 from pathlib import Path
@@ -25,15 +25,15 @@ kernels = Extension(
 )
 
 
-class Anew(build_ext):
-    """What cannot be compiled is left out: kernels of an earlier source must not stay in its place."""
+class CleanBuild(build_ext):
+    """Delete the old kernels first, so that a failed compilation does not leave them in place."""
 
     def build_extension(self, ext: Extension) -> None:
-        """Compile into the source tree, where the package is installed editable."""
+        """Compile, into the source tree for an editable installation."""
         if self.inplace or self.editable_mode:
             for old in FOLDER.glob("kernels.*"):
                 old.unlink()
         super().build_extension(ext)
 
 
-setup(ext_modules=[kernels] if headers else [], cmdclass={"build_ext": Anew})
+setup(ext_modules=[kernels] if headers else [], cmdclass={"build_ext": CleanBuild})

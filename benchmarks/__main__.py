@@ -1,4 +1,4 @@
-"""Run the benchmarks, print one table, and keep it: `python -m benchmarks [SECTION ...]`."""
+"""Run the benchmarks, print and store one table: `python -m benchmarks [SECTION ...]`."""
 
 import inspect
 import json
@@ -28,7 +28,7 @@ SECTIONS = {
 
 
 def main(wanted: list[str]) -> None:
-    """The sections named, or all of them; what is measured replaces what is stored of the same sections."""
+    """Run the sections named, or all; results replace the stored ones of the same section."""
     unknown = set(wanted) - set(SECTIONS)
     if unknown:
         raise SystemExit(f"unknown sections {sorted(unknown)}; there are {', '.join(SECTIONS)}")
@@ -58,7 +58,7 @@ def main(wanted: list[str]) -> None:
 
 
 def merged(before: dict, after: dict) -> dict:
-    """A stored run with some sections measured again, on the same machine; the date is that of the last."""
+    """A stored run with some sections measured again on the same machine, with the later date."""
     if before["where"] != after["where"]:
         raise SystemExit("the stored run is from another machine or version: run all sections")
     new = {row["section"] for row in after["rows"]}
@@ -72,12 +72,14 @@ def merged(before: dict, after: dict) -> dict:
 
 
 def as_text(found: dict) -> str:
-    """Markdown of a run, from what is stored of it."""
+    """Markdown of a stored run."""
     about = "\n".join(f"- `{name}`: {text}" for name, text in found["about"].items())
     return (
-        f"{table_of_rows(found['rows'])}\n\n## How cost grows\n\n{table_of_growth(found['growth'])}\n\n## Sections\n\n{about}\n\n"
-        f"Made by `make bench` on {found['date']}: {found['where']}. Medians over interleaved rounds; ratios below 1.4 are within the "
-        "noise of a shared machine.\n"
+        f"{table_of_rows(found['rows'])}\n\n"
+        f"## How cost grows\n\n{table_of_growth(found['growth'])}\n\n"
+        f"## Sections\n\n{about}\n\n"
+        f"Made by `make bench` on {found['date']}: {found['where']}. Medians over interleaved "
+        "rounds; ratios below 1.4 are within the noise of a shared machine.\n"
     )
 
 

@@ -22,9 +22,10 @@ _SDPA = torch.nn.functional.scaled_dot_product_attention
 def one_query(
     lengths: tuple[int, ...] = (10_000, 100_000, 1_000_000), d: int = 64
 ) -> Iterator[Row]:
-    """One query over L tokens, d = 64, float32. The limit is reading the tokens once (the faster of two sums).
+    """One query over L tokens, d = 64, float32.
 
-    "Ours without the kernel" is what runs where no compiler was found on installation.
+    The limit is reading the tokens once (the faster of two sums). "Ours without the kernel" is what
+    runs if no compiler was found on installation.
     """
     for L in lengths:
         rng = np.random.default_rng(0)
@@ -75,20 +76,20 @@ def _contestants(tokens: np.ndarray, tilt: np.ndarray) -> dict:
 
 
 def _keops(tokens: Any, query: Any) -> Any:
-    """The same in KeOps, where it is installed and can compile."""
+    """The same in KeOps, if it is installed and can compile."""
     try:
         LazyTensor = importlib.import_module("pykeops.torch").LazyTensor
         x = LazyTensor(tokens[None])
         scores = (LazyTensor(query[None, None]) * x).sum(-1)
         call = lambda: scores.sumsoftmaxweight(x, axis=1)  # noqa: E731
         call()
-    except Exception:  # not installed, or no compiler: a peer less
+    except Exception:  # not installed, or no compiler
         return None
     return call
 
 
 def many_queries(queries: int = 1000, L: int = 1_000_000, d: int = 8) -> Iterator[Row]:
-    """1,000 queries over 1e6 tokens, d = 8, float32, and the memory they need above the tokens, in a process of their own."""
+    """1,000 queries over 1e6 tokens, d = 8, float32, and the memory needed above the tokens."""
     rng = np.random.default_rng(0)
     tokens = rng.normal(size=(L, d)).astype(np.float32)
     z = rng.normal(size=(queries, d)).astype(np.float32)
@@ -119,24 +120,24 @@ import largeprompt as lp
 queries, L, d = map(int, sys.argv[1:])
 tokens, z = np.ones((L, d), np.float32), np.ones((queries, d), np.float32)
 head, prompt = lp.Head(U=np.eye(d), V=np.eye(d)), lp.Empirical(tokens)
-held = [psutil.Process().memory_info().rss]
+used = [psutil.Process().memory_info().rss]
 ended = threading.Event()
 
 def watch():
     while not ended.wait(0.001):
-        held.append(psutil.Process().memory_info().rss)
+        used.append(psutil.Process().memory_info().rss)
 
 watcher = threading.Thread(target=watch)
 watcher.start()
 lp.attend(head, prompt, z).block_until_ready()
 ended.set()
 watcher.join()
-print((max(held) - held[0]) / 2**20)
+print((max(used) - used[0]) / 2**20)
 """
 
 
 def _peak(queries: int, L: int, d: int) -> float:
-    """MiB that attention and its compilation take, the process watched every millisecond."""
+    """MiB that attention and its compilation need in a new process, sampled every millisecond."""
     sizes = (str(number) for number in (queries, L, d))
     ran = subprocess.run(
         [sys.executable, "-c", _PEAK, *sizes], capture_output=True, text=True, check=True

@@ -12,9 +12,10 @@ from .timing import race
 
 
 def average_curve() -> Iterator[Row]:
-    """60 lengths to 1e12, d = 5, Gaussian tokens and query, kappa = 1. The peer samples prompts (exactly in law) at 3 lengths up to
+    """60 lengths to 1e12, d = 5, Gaussian tokens and query, kappa = 1.
 
-    1e3 to 5% relative error; its time is scaled to 60 lengths.
+    The peer samples prompts (exactly in law) at 3 lengths up to 1e3 to 5% relative error; its time
+    is scaled to 60 lengths.
     """
     head = lp.Head(U=np.eye(5), V=np.eye(5))
     mu = lp.Gaussian(np.zeros(5), np.eye(5))

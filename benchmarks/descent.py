@@ -1,4 +1,4 @@
-"""One step of SGD of the published experiment, and all of it: PyTorch as published, plain JAX, and our three oracles."""
+"""The published experiment, one SGD step and all of it: PyTorch as published, plain JAX, ours."""
 
 import os
 import time
@@ -43,7 +43,7 @@ class _Head(torch.nn.Module):
 
 
 def _torch_steps(L: int, attention: Attention, threads: int) -> Callable[[int], object]:
-    """Steps of the published loop: data made on the CPU, one optimiser step a batch; the script runs on one thread."""
+    """Steps of the published loop: data made on the CPU, one optimiser step for each batch."""
     torch.manual_seed(PUBLISHED.seed)
     head = _Head(attention)
     optimiser = torch.optim.SGD(head.parameters(), lr=PUBLISHED.rate)
@@ -73,7 +73,7 @@ def _torch_steps(L: int, attention: Attention, threads: int) -> Callable[[int], 
 
 
 def _plain_jax_steps(L: int, attention: Attention) -> Callable[[int], object]:
-    """The same written plainly in JAX: a compiled loop over steps, normals drawn inside, autodiff through everything."""
+    """The same in plain JAX: a compiled loop over steps, random numbers and autodiff inside."""
     d, n = PUBLISHED.inputs, PUBLISHED.batch
     root = jnp.linalg.cholesky(jnp.asarray(published_task().cov, jnp.float32))
     deviation = PUBLISHED.noise_variance**0.5
@@ -109,7 +109,7 @@ def _plain_jax_steps(L: int, attention: Attention) -> Callable[[int], object]:
 
 
 def _our_steps(name: OracleName, kinds: list[tuple[float, Attention]]) -> Callable[[int], object]:
-    """Steps of our descent, one run for each kind, all advancing together."""
+    """Steps of our descent, one run for each kind, trained together."""
     exact = name == "exact"
     dtype = jnp.float64 if exact else jnp.float32
     with jax.enable_x64(exact):
@@ -142,7 +142,7 @@ def _contestants(L: int, attention: Attention) -> dict[str, Callable[[int], obje
 
 
 def _per_step(contestants: dict[str, Callable[[int], object]]) -> dict[str, Timing]:
-    """Seconds a step, the contestants taking turns of about a third of a second."""
+    """Seconds per step; the contestants take turns of about a third of a second."""
     counts = {}
     for name, go in contestants.items():
         go(2)  # compiles
@@ -155,11 +155,13 @@ def _per_step(contestants: dict[str, Callable[[int], object]]) -> dict[str, Timi
 
 
 def sgd_step(lengths: tuple[int, ...] = (10, 100, 1000, 10_000)) -> Iterator[Row]:
-    """One SGD step (batch 128, d = 5, softmax). Peers: PyTorch as the published loop is written (data made on the CPU, keys and
+    """One SGD step (batch 128, d = 5, softmax).
 
-    values of every token, one optimiser step a batch), plain JAX the same in a compiled loop. Ours: `prompts` draws whole prompts,
-    `reduced` the same law of gradients from two normals a token, `exact` the conditional expectation given task and query. Runs of an
-    experiment advance together: there also the time of one of eight.
+    Peers: PyTorch as the published loop is written (data made on the CPU, keys and values of every
+    token, one optimiser step for each batch), and the same in plain JAX in a compiled loop. Ours:
+    `prompts` draws whole prompts, `reduced` draws gradients of the same law from two normals for
+    each token, `exact` takes the conditional expectation given task and query. Runs of an
+    experiment are trained together: the table also has the time of one of eight.
     """
     for L in lengths:
         together = _our_steps("reduced", [(float(L), "softmax")] * _TOGETHER)
@@ -175,9 +177,10 @@ def sgd_step(lengths: tuple[int, ...] = (10, 100, 1000, 10_000)) -> Iterator[Row
 
 
 def whole_experiment(lengths: tuple[int, ...] = (10, 100, 1000)) -> Iterator[Row]:
-    """All 38 runs of 300,000 steps, projected from slices at L = 10, 100, 1000, both attentions, linearly between them; the last rows are
+    """All 38 runs of 300,000 steps, projected, without compilation.
 
-    from slices of all runs advancing together, as `published_experiment` lets them. Compilation is left out.
+    Projected linearly from slices at L = 10, 100, 1000 with both attentions; the last rows from
+    slices of all runs trained together, as in `published_experiment`.
     """
     spent: dict[str, float] = {}
     for attention in PUBLISHED.attentions:
@@ -190,8 +193,8 @@ def whole_experiment(lengths: tuple[int, ...] = (10, 100, 1000)) -> Iterator[Row
         a: [(float(L), a) for L in PUBLISHED.lengths] for a in PUBLISHED.attentions
     }
     # reduced prompts of each attention are one computation
-    companies = {
-        "exact": [[kind for company in kinds.values() for kind in company]],
+    batches = {
+        "exact": [[kind for batch in kinds.values() for kind in batch]],
         "reduced": list(kinds.values()),
     }
     peers = {name: t for name, t in spent.items() if name not in _ORACLES}
@@ -199,14 +202,14 @@ def whole_experiment(lengths: tuple[int, ...] = (10, 100, 1000)) -> Iterator[Row
         total = spent[name]
         yield Row("38 runs x 300,000 steps", name, Timing(total, total, total, 0.0), peers)
     for name in ("reduced", "exact"):
-        parts = _per_step({str(i): _our_steps(name, k) for i, k in enumerate(companies[name])})
+        parts = _per_step({str(i): _our_steps(name, k) for i, k in enumerate(batches[name])})
         total = PUBLISHED.steps * sum(part.median for part in parts.values())
         together = Timing(total, total, total, 0.0)
         yield Row("38 runs x 300,000 steps", f"{name}, all runs together", together, peers)
 
 
 def flow() -> Iterator[Row]:
-    """An exact gradient flow to stationarity, d = 5, covariance 0.5^|i-j|, no noise, from the balanced initialisation."""
+    """Exact gradient flow to stationarity, d = 5, covariance 0.5^|i-j|, no noise."""
     task = published_task("theory")
     start = lp.balanced_init(task, PUBLISHED.alpha)
     times = race(

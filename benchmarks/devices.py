@@ -1,4 +1,4 @@
-"""Prints the seconds of 64 sampled prompts spread over all devices of this process."""
+"""Print the seconds for 64 sampled prompts, sharded over all devices of this process."""
 
 import jax
 import numpy as np
@@ -15,7 +15,7 @@ def main() -> None:
     head, mu = lp.Head(U=eye, V=eye), lp.Gaussian(np.zeros(6, np.float32), eye)
     draw = (jax.random.key(0), head, mu, np.ones(6, np.float32) / 2, 100_000, 64)
     call = lambda: lp.sample_outputs(*draw, mesh=mesh).block_until_ready()  # noqa: E731
-    print(race({"spread": call}, rounds=5)["spread"].median)
+    print(race({"sharded": call}, rounds=5)["sharded"].median)
 
 
 if __name__ == "__main__":

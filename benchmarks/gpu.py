@@ -1,7 +1,8 @@
-"""One GPU: are the kernels right, and how fast are they? `python benchmarks/gpu.py` needs this repository and jax alone.
+"""Correctness and speed of the kernels on one GPU: `python benchmarks/gpu.py`.
 
-Correctness first: what fails there stops the run before any time is taken. Peers in PyTorch are timed where torch with CUDA is installed.
-Tables go to the screen and, with `--record`, to benchmarks/results/gpu.md and gpu.json.
+Needs this repository and jax. A failed check stops the run before anything is timed. Peers in
+PyTorch are timed if torch with CUDA is installed. Tables are printed and, with `--record`, written
+to benchmarks/results/gpu.md and gpu.json.
 """
 
 import json
@@ -38,7 +39,7 @@ Row = dict[str, Any]
 _KEY = words(jax.random.key(0))
 
 
-_TURN = 0.02  # seconds of work in the device's queue for each time taken: the host's delays are not the kernel's
+_TURN = 0.02  # seconds of work queued on the device for each timing, to hide delays of the host
 
 Queue = Callable[[int], None]  # does its work that many times and waits for the last
 
@@ -85,11 +86,11 @@ def _tilts(q: int, d: int) -> jax.Array:
     return jax.random.normal(jax.random.key(2), (q, d), jnp.float32) / np.sqrt(d)
 
 
-# --- correctness -------------------------------------------------------------------------------------------------------------------
+# --- correctness ---
 
 
 def check() -> list[str]:
-    """Every kernel beside float64; an assertion stops the run."""
+    """Compare every kernel with float64; a failed assertion stops the run."""
     lines = []
 
     def found(what: str, error: Any, bound: float) -> None:
@@ -168,13 +169,13 @@ def check() -> list[str]:
     return lines
 
 
-# --- speed -------------------------------------------------------------------------------------------------------------------------
+# --- speed ---
 
 
 def row(
     what: str, unit: str, rate: float, timing: tuple, peers: dict[str, float], limit: float | None
 ) -> Row:
-    """A line of the table: our rate beside those of the peers and the limit, all in one unit."""
+    """A row of the table: our rate, those of the peers and the limit, in one unit."""
     median, fastest, slowest, first = timing
     return {
         "what": what,
@@ -298,7 +299,7 @@ def experiment_rows(steps: dict[OracleName, int]) -> list[Row]:
 
 
 def _torch_loop() -> float | None:
-    """Seconds for one step of all 38 runs of the published loop on this machine: data made on the CPU, training on the GPU."""
+    """Seconds for one step of all 38 runs of the published loop: data on the CPU, training here."""
     if torch is None:
         return None
     D, n, d = PUBLISHED.inputs + 1, PUBLISHED.batch, PUBLISHED.inputs
@@ -324,7 +325,8 @@ def _torch_loop() -> float | None:
 def table(rows: list[Row]) -> str:
     """Markdown."""
     lines = [
-        "| what | unit | ours (slowest to fastest) | peers | ours / best peer | limit | fraction | first call, s |",
+        "| what | unit | ours (slowest to fastest) | peers | ours / best peer | limit | fraction "
+        "| first call, s |",
         "|---|---|---|---|---|---|---|---|",
     ]
     for r in rows:
@@ -349,7 +351,7 @@ def table(rows: list[Row]) -> str:
 
 
 def main(record: bool, steps: int = PUBLISHED.steps) -> None:
-    """Check, time, print, and keep if asked."""
+    """Check, time, print, and store the results if asked."""
     device = jax.devices()[0]
     if device.platform != "gpu":
         raise SystemExit(f"this benchmark needs a GPU that JAX can see; it sees {device}")
@@ -372,11 +374,11 @@ def main(record: bool, steps: int = PUBLISHED.steps) -> None:
 
 
 def as_text(found: dict) -> str:
-    """Markdown of a run, from what is stored of it."""
+    """Markdown of a stored run."""
     checks = "\n".join(found["checks"])
     return (
-        f"{table(found['rows'])}\n\n## Checked before\n\n{checks}\n\nMade by `python benchmarks/gpu.py --record` on "
-        f"{found['where']}.\n"
+        f"{table(found['rows'])}\n\n## Checked before\n\n{checks}\n\n"
+        f"Made by `python benchmarks/gpu.py --record` on {found['where']}.\n"
     )
 
 

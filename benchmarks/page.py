@@ -10,10 +10,11 @@ PAGE = Path(__file__).parents[1] / "docs" / "performance.md"
 
 HEAD = """# Performance
 
-This page is made by `python -m benchmarks.page` from two stored runs; nothing in it is typed. To measure again: `make bench` on a CPU
-(it installs the peers of the optional extra `peers`, takes less than ten minutes and keeps `benchmarks/results/cpu.json`), and
-`python benchmarks/gpu.py --record` on a machine with a GPU (it needs this repository and jax; torch is timed where it is installed).
-Times are medians with the fastest and the slowest in brackets; the first call, which compiles, stands apart.
+`python -m benchmarks.page` generates this page from two stored runs. To measure again, run
+`make bench` on a CPU (installs the peers of the extra `peers`, takes less than ten minutes, writes
+`benchmarks/results/cpu.json`), and `python benchmarks/gpu.py --record` on a machine with a GPU
+(needs this repository and jax; times torch if it is installed). Times are medians, with the fastest
+and the slowest in brackets; the first call, which compiles, has its own column.
 """
 
 

@@ -1,4 +1,4 @@
-"""Finite prompts: the exact error curve beside the Monte Carlo a user would write, and sampling exact in law."""
+"""Finite prompts: the exact error curve against plain Monte Carlo, and sampling exact in law."""
 
 import os
 import subprocess
@@ -27,7 +27,7 @@ def _problem(d: int, dtype: type = np.float32) -> tuple[lp.Head, lp.Gaussian, np
 
 
 def _full_sampling(d: int, L: int, prompts: int) -> dict[str, Callable[[int], np.ndarray]]:
-    """Outputs of `prompts` prompts of L full tokens, for a seed: what a user would write in each library."""
+    """Outputs of `prompts` prompts of L whole tokens for a seed, as a user would write it."""
     _, _, z = _problem(d)
 
     def in_numpy(seed: int) -> np.ndarray:
@@ -56,10 +56,11 @@ def _full_sampling(d: int, L: int, prompts: int) -> dict[str, Callable[[int], np
 
 
 def exact_curve(seconds: float = 5.0, d: int = 6, L: int = 1000) -> Iterator[Row]:
-    """The exact output error at 60 lengths from 1 to 1e12, beside Monte Carlo of one of them (L = 1000) to the same error.
+    """The exact output error at 60 lengths from 1 to 1e12, against Monte Carlo at L = 1000.
 
-    The exact route's error is its own estimate (from E (sum p)^4 = 1). Monte Carlo runs for 5 s and is extrapolated, to the error
-    it reaches in 60 s and to the time it needs for ours: its error falls like the square root of time.
+    The exact method's error is its own estimate (from E (sum p)^4 = 1). Monte Carlo runs for 5 s
+    and is extrapolated, to the error it reaches in 60 s and to the time it needs for ours: its error
+    falls like one over the square root of time.
     """
     head, mu, z = _problem(d)
     lengths = np.logspace(0, 12, 60)
@@ -84,7 +85,7 @@ def exact_curve(seconds: float = 5.0, d: int = 6, L: int = 1000) -> Iterator[Row
 
 
 def sampling() -> Iterator[Row]:
-    """Seconds for 1e6 prompt tokens, Gaussian tokens, one query: from scores alone, beside whole tokens."""
+    """Seconds for 1e6 Gaussian tokens, one query: from scores alone and from whole tokens."""
     for d in (6, 32):
         for L in (1_000, 100_000, 1_000_000):
             head, mu, z = _problem(d)
@@ -170,7 +171,7 @@ def growth() -> Iterator[Growth]:
 
 
 def _over_devices() -> Growth:
-    """One sampled prompt each for 64 replicates on 1 and 2 virtual CPU devices, in processes of their own."""
+    """One sampled prompt each for 64 replicates, on 1 and on 2 virtual CPU devices."""
     seconds = []
     for devices in (1, 2):
         command = [sys.executable, "-m", "benchmarks.devices"]

@@ -1,4 +1,4 @@
-"""What a benchmark says: seconds, ours beside those of peers and beside a limit of the machine."""
+"""Rows of a benchmark: seconds of ours, of peers, and a limit of the machine."""
 
 from dataclasses import asdict, dataclass, field
 
@@ -9,7 +9,7 @@ from .timing import Timing
 
 @dataclass(frozen=True)
 class Row:
-    """One case of a section. All times are seconds for the same work; `limit` is the time the machine allows at best."""
+    """One case of a section. Times are seconds for the same work; `limit` is the machine's best."""
 
     section: str
     case: str
@@ -58,7 +58,8 @@ class Growth:
 def table_of_rows(rows: list[dict]) -> str:
     """Markdown, from stored rows."""
     lines = [
-        "| section | case | ours, s (fastest to slowest) | first call, s | peers, s | times faster than the fastest peer | limit, s | fraction of the limit |",
+        "| section | case | ours, s (fastest to slowest) | first call, s | peers, s "
+        "| times faster than the fastest peer | limit, s | fraction of the limit |",
         "|---|---|---|---|---|---|---|---|",
     ]
     for row in rows:

@@ -1,4 +1,4 @@
-"""Interleaved timings: contestants take turns, so that a slow spell of the machine hits all of them alike."""
+"""Interleaved timings: contestants take turns, so that a slow machine affects all of them."""
 
 import os
 import platform
@@ -26,7 +26,7 @@ class Timing(NamedTuple):
 
 
 def race(contestants: Mapping[str, Contestant], *, rounds: int = 9, seconds: float = 0.2) -> dict:
-    """Time every contestant in turn, `rounds` times, each turn long enough to be about `seconds`."""
+    """Time every contestant in turn, `rounds` times, each turn about `seconds` long."""
     first, repeats = {}, {}
     for name, call in contestants.items():
         first[name] = _seconds(call, 1)

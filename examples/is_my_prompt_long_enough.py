@@ -1,6 +1,7 @@
 """Is my prompt long enough? For tokens like yours, a head like yours, and the length you have.
 
-Replace `tokens`, `head` and `L` by your own: embeddings of a layer (n, d), its K'Q / sqrt(d_head) and V, and your prompt length.
+Replace `tokens`, `head` and `L` by your own: embeddings of a layer (n, d), its K'Q / sqrt(d_head)
+and V, and your prompt length.
 """
 
 import jax
@@ -30,6 +31,5 @@ print("1% accuracy:", lp.prompt_length_for(head, law, law, 0.01, relative=True).
 z = tokens[0]
 gap = lp.attend(head, lp.Empirical(tokens), z) - lp.attend(head, law, z)
 size = np.linalg.norm(lp.attend(head, law, z))
-print(
-    f"relative distance of {len(tokens)} real tokens to the Gaussian limit: {np.linalg.norm(gap) / size:.2f}"
-)
+distance = np.linalg.norm(gap) / size
+print(f"relative distance of {len(tokens)} real tokens to the Gaussian limit: {distance:.2f}")

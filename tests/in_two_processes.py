@@ -1,7 +1,7 @@
-"""Run twice by tests/test_devices.py, as processes 0 and 1 of one computation: `python in_two_processes.py ADDRESS RANK`.
+"""One of two processes of a distributed computation: `python in_two_processes.py ADDRESS RANK`.
 
-Each process has two virtual CPU devices; the mesh has all four. Prints one JSON object: what the process got back, and what it
-computes alone.
+Run twice by tests/test_devices.py. Each process has two virtual CPU devices; the mesh has all four.
+Prints as JSON what the process received, and what it computes alone.
 """
 
 import json

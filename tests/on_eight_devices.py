@@ -1,4 +1,7 @@
-"""Run by tests/test_devices.py in a process of its own, which has eight virtual CPU devices: prints one JSON object of differences."""
+"""Print differences between eight devices and one as JSON.
+
+Run by tests/test_devices.py in a new process with eight virtual CPU devices.
+"""
 
 import json
 
@@ -11,7 +14,7 @@ from largeprompt.icl.task import Attention
 
 
 def main() -> dict[str, float]:
-    """Every function that takes a mesh, beside itself on one device."""
+    """Compare every function that takes a mesh with itself on one device."""
     rng = np.random.default_rng(0)
     mesh = jax.make_mesh((4, 2), ("hosts", "cores"))
     head = lp.Head(U=rng.normal(size=(3, 3)), V=rng.normal(size=(2, 3)))
@@ -22,7 +25,7 @@ def main() -> dict[str, float]:
         pairs = zip(jax.tree.leaves(one), jax.tree.leaves(many), strict=True)
         found[name] = max(float(np.max(np.abs(np.asarray(a) - np.asarray(b)))) for a, b in pairs)
 
-    # 1,001 tokens and 3 tokens do not divide by 8: some devices hold none that count
+    # 1,001 and 3 tokens do not divide by 8: some devices have padding only
     for name, prompt in (
         ("attend, 1001 tokens", lp.Empirical(rng.normal(size=(1001, 3)))),
         ("attend, 3 weighted tokens", lp.Empirical(rng.normal(size=(3, 3)), rng.uniform(size=3))),

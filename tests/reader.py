@@ -1,7 +1,8 @@
-"""A reader who tries everything that is printed: runs scripts one after the other in one process, each in a namespace of its own.
+"""Run scripts one after the other in one process, each in its own namespace.
 
-`python tests/reader.py` takes a JSON object {name: [script, arguments]} on standard input and answers {name: [output, error]}. One process
-serves all, so that what they compile is compiled once; JAX's precision is put back before each.
+`python tests/reader.py` reads a JSON object {name: [script, arguments]} from standard input and
+writes {name: [output, error]}. Sharing a process shares compiled programs; JAX is put back into
+32-bit mode before each script.
 """
 
 import contextlib

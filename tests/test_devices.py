@@ -41,7 +41,7 @@ def eight() -> dict[str, float]:
     return _answer(_started("on_eight_devices.py", 8))
 
 
-def test_a_prompt_spread_over_devices(eight):
+def test_attend_with_a_prompt_sharded_over_devices(eight):
     """Summaries are merged in another order: 1e-12."""
     assert eight["devices"] == 8
     spread = [
@@ -51,19 +51,19 @@ def test_a_prompt_spread_over_devices(eight):
     assert max(spread) < 1e-12
 
 
-def test_replicates_spread_over_devices_are_the_same_key_for_key(eight):
+def test_sample_outputs_sharded_over_devices_has_the_same_draws(eight):
     assert eight["outputs"] < 1e-13
     assert eight["gradients"] < 1e-12
     assert eight["estimate"] < 1e-12
     assert eight["estimate of a function"] < 1e-12
 
 
-def test_runs_spread_over_devices_are_the_same(eight):
+def test_descend_many_sharded_over_devices_gives_the_same_runs(eight):
     assert eight["descent, exact"] < 1e-12
     assert eight["descent, reduced"] < 1e-6
 
 
-def test_two_processes():
+def test_attend_and_sample_outputs_in_two_processes():
     """`jax.distributed`: both processes get the whole result, equal to that of one device."""
     with socket.socket() as free:
         free.bind(("localhost", 0))
@@ -76,7 +76,7 @@ def test_two_processes():
             assert np.allclose(together, alone, rtol=1e-12, atol=1e-13), name
 
 
-def test_a_mesh_that_is_none_and_a_measure_without_tokens():
+def test_attend_rejects_other_meshes_and_measures_without_tokens():
     head, mu = lp.Head(U=np.eye(1), V=np.eye(1)), lp.Gaussian(np.zeros(1), np.eye(1))
     mesh = jax.make_mesh((1,), ("devices",))
     with pytest.raises(ValueError, match="Empirical"):

@@ -1,4 +1,4 @@
-"""What the documents point to exists; the examples run."""
+"""Links and names in the documents exist; their code and the examples run."""
 
 import json
 import os
@@ -16,13 +16,13 @@ EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 
 
 def _rows() -> list[list[str]]:
-    """The cells of the table of docs/theory_map.md."""
+    """Cells of the table of docs/theory_map.md."""
     lines = (ROOT / "docs" / "theory_map.md").read_text().splitlines()
     table = [line.strip("|").split("|") for line in lines if line.startswith("| ")]
     return [[cell.strip() for cell in row] for row in table[1:]]
 
 
-def test_every_cell_of_the_theory_map_leads_somewhere():
+def test_theory_map_names_existing_files_and_studies():
     """Modules, tests and studies named in backticks exist; a cell without any says why."""
     rows = _rows()
     assert len(rows) > 10
@@ -51,7 +51,7 @@ def documents() -> list[Path]:
 
 
 def _blocks(path: Path) -> tuple[str, str]:
-    """The ```python blocks of a document, in order, and its ```text blocks: what it shows as their output."""
+    """The ```python blocks of a document, and its ```text blocks, which show their output."""
     blocks = re.findall(r"```(python|text)\n(.*?)```", path.read_text(), flags=re.DOTALL)
     script = "\n".join(body for kind, body in blocks if kind == "python")
     return script, "".join(body for kind, body in blocks if kind == "text")
@@ -62,7 +62,7 @@ WITH_CODE = [path for path in documents() if _blocks(path)[0]]
 
 @pytest.fixture(scope="module")
 def read(tmp_path_factory) -> tuple[Path, dict[str, tuple[str, str]]]:
-    """What documents and examples printed, and how they failed: all run in one fresh process, from an empty folder."""
+    """Output and error of all documents and examples, run in one new process and empty folder."""
     folder = tmp_path_factory.mktemp("reader")
     jobs = {path.name: (_blocks(path)[0], []) for path in WITH_CODE}
     for path in EXAMPLES:
@@ -84,15 +84,15 @@ def read(tmp_path_factory) -> tuple[Path, dict[str, tuple[str, str]]]:
 
 @pytest.mark.parametrize("path", WITH_CODE, ids=lambda path: path.name)
 def test_code_in_documents_runs_and_prints_what_it_shows(path, read):
-    """Words are compared exactly, numbers to one unit of the last digit shown: another processor may round the other way."""
+    """Words are compared exactly, numbers to one unit of the last digit shown."""
     printed, error = read[1][path.name]
     assert not error
     assert _same_text(printed, _blocks(path)[1]), printed
 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.name)
-def test_an_example_runs(path, read):
-    """Each script, from a folder of its own; one also draws."""
+def test_examples_run(path, read):
+    """Each script runs; one also draws a figure."""
     folder, found = read
     printed, error = found[path.name]
     assert not error
@@ -113,7 +113,7 @@ _NUMBER = re.compile(r"(\d+(?:\.(\d*))?(?:e([+-]?\d+))?)")
 
 def _same_text(printed: str, shown: str) -> bool:
     def unit(match: re.Match) -> float:
-        """One unit of the last digit, but no finer than 1e-12 of the number: that much is left to the processor."""
+        """One unit of the last digit, at least 1e-12 of the number: processors round differently."""
         last_digit = 10.0 ** (int(match[3] or 0) - len(match[2] or ""))
         return max(1.001 * last_digit, 1e-12 * float(match[1]))
 

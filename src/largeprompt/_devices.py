@@ -1,7 +1,8 @@
-"""Work spread over the devices of a mesh, with JAX's own runtime: the same code for one process and for many.
+"""Computations sharded over the devices of a mesh, in one process or several.
 
-A mesh is a `jax.sharding.Mesh`; all its axes are taken together as one row of devices. What is spread (tokens of a prompt, replicates,
-runs) lies along a leading axis and is padded to a multiple of the number of devices; what is not, every device has whole.
+A mesh is a `jax.sharding.Mesh`; its axes are flattened to one row of devices. What is sharded
+(tokens of a prompt, replicates, runs) lies along a leading axis, which is padded to a multiple of
+the number of devices. Everything else is replicated on every device.
 """
 
 from collections.abc import Callable
@@ -18,7 +19,7 @@ from ._message import message
 
 
 def checked_mesh(mesh: Any) -> Mesh:
-    """The devices of a mesh, or a refusal that says how to make one."""
+    """Check that `mesh` is a `jax.sharding.Mesh`."""
     if not isinstance(mesh, Mesh):
         raise ValueError(
             message(
@@ -27,22 +28,22 @@ def checked_mesh(mesh: Any) -> Mesh:
                 'pass jax.make_mesh((jax.device_count(),), ("devices",)), or None for one device',
             )
         )
-    # axes that JAX places by itself, whatever those of the mesh passed: arrays of every origin may then be spread over it
+    # with axes of type Auto, whatever the types of those passed, so that any array can be sharded
     return Mesh(mesh.devices, mesh.axis_names)
 
 
 def over(mesh: Mesh) -> PartitionSpec:
-    """The leading axis spread over all devices."""
+    """Partition the leading axis over all devices."""
     return PartitionSpec(tuple(mesh.axis_names))
 
 
 def padded_size(n: int, mesh: Mesh) -> int:
-    """The next multiple of the number of devices."""
+    """Round `n` up to a multiple of the number of devices."""
     return -(-n // mesh.size) * mesh.size
 
 
 def padded(tree: Any, mesh: Mesh) -> Any:
-    """Arrays lengthened by copies of their last entry, so that every device has equally many."""
+    """Pad arrays with copies of their last entry to a multiple of the number of devices."""
 
     def longer(leaf: Any) -> Any:
         missing = padded_size(len(leaf), mesh) - len(leaf)
@@ -60,11 +61,12 @@ def spread(
     gathered: bool = False,
     **settings: Any,
 ) -> Any:
-    """`work(shared, parts, **settings)` on every device with its own piece of `parts`; results lie along the leading axis as these do.
+    """Run `work(shared, parts, **settings)` on every device with its shard of `parts`.
 
-    With `gathered` the work ends in a collective operation and every device has the whole result. In several processes every process
-    passes the same arrays and gets back the same results, as arrays of its own. It must be a function of a module and the
-    settings hashable: then it is compiled once.
+    Results are sharded along the leading axis like `parts`. With `gathered`, the work ends in a
+    collective operation and every device has the whole result. With several processes, each passes
+    the same arrays and receives the same results as local arrays. `work` must be a function of a
+    module and the settings hashable, so that it is compiled once.
     """
     fixed = tuple(sorted(settings.items()))
     if any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves((shared, parts))):
@@ -83,12 +85,12 @@ def _run(work: Callable, mesh: Mesh, gathered: bool, fixed: tuple, shared: Any, 
         mesh=mesh,
         in_specs=(PartitionSpec(), over(mesh)),
         out_specs=PartitionSpec() if gathered else over(mesh),
-        check_vma=False,  # a kernel does not say what it varies over
+        check_vma=False,  # kernels do not declare what they vary over
     )(shared, parts)
 
 
 def _placed(leaf: Any, sharding: NamedSharding) -> jax.Array:
-    """An array on its devices: each process brings the pieces of its own."""
+    """Put an array on its devices; each process provides the shards of its own devices."""
     if jax.process_count() == 1:
         return jax.device_put(leaf, sharding)
     if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
@@ -99,7 +101,7 @@ def _placed(leaf: Any, sharding: NamedSharding) -> jax.Array:
 
 
 def _fetched(leaf: jax.Array) -> jax.Array:
-    """The whole of an array that lies on the devices of several processes."""
+    """Gather an array that is sharded over several processes."""
     from jax.experimental import multihost_utils
 
     if leaf.is_fully_replicated:

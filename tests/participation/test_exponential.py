@@ -1,4 +1,4 @@
-"""Averages by sums of exponentials against the quadrature over the score variance, which shares nothing with them."""
+"""Averages by sums of exponentials against an independent quadrature over the score variance."""
 
 import jax
 import jax.numpy as jnp
@@ -22,7 +22,7 @@ def _expected(M, Q, L):
 
 @pytest.mark.parametrize("L", [1.0, 2.0, 100.0, 1e9])
 @pytest.mark.parametrize("scale", [1e-6, 0.01, 0.3, 2.0, 12.0])
-def test_averages_over_a_gaussian_vector(L, scale):
+def test_exponential_table_averages_over_a_gaussian_vector(L, scale):
     rng = np.random.default_rng(0)
     A, B = rng.normal(size=(2, 3, 3))
     M, Q = A @ A.T, B @ B.T
@@ -35,16 +35,14 @@ def test_averages_over_a_gaussian_vector(L, scale):
 
 @pytest.mark.parametrize("sigma", [20.0, 60.0])
 def test_moment_functions_of_two_tokens_at_large_scores(sigma):
-    """Where the quadrature of participation does not reach, against one-dimensional integrals in 25
-    digits.
-    """
+    """Beyond the range of `participation`, against one-dimensional integrals in 25 digits."""
     P = {name: float(value) for name, value in two_token_participation(sigma).items()}
     expected = [P["P2"], P["P2"] + 6 * P["P3"] - 6 * P["P22"]]
     np.testing.assert_allclose(moment_functions(np.array([sigma]), 2.0)[:, 0], expected, atol=1e-10)
 
 
 @pytest.mark.parametrize("L", [2.0, 1e9])
-def test_averages_over_a_vector_with_large_scores(L):
+def test_exponential_table_averages_at_large_scores(L):
     """E[h(lambda x^2)] and E[h(lambda x^2) x^2] for one x by panels that shrink towards 0."""
     x, w = np.polynomial.legendre.leggauss(16)
     edges = np.concatenate([[0.0], np.geomspace(1e-6, 12.0, 120)])
@@ -58,7 +56,7 @@ def test_averages_over_a_vector_with_large_scores(L):
         np.testing.assert_allclose(forms[:, 0], h @ (w * x**2), rtol=1e-8)
 
 
-def test_derivatives_of_every_order_agree_with_differences():
+def test_exponential_table_derivatives_agree_with_differences():
     table = exponential_table(50.0)
     rng = np.random.default_rng(1)
     A, D = rng.normal(size=(2, 3, 3)) / 2
@@ -77,7 +75,7 @@ def test_derivatives_of_every_order_agree_with_differences():
     )
 
 
-def test_beyond_the_ladder_is_nan_and_infinity_is_zero():
+def test_exponential_table_is_nan_out_of_range_and_zero_at_infinity():
     outside = exponential_table(10.0).averages(2 * LARGEST * jnp.eye(1), jnp.eye(1)[None])
     assert np.all(np.isnan(outside[0]))
     limit = exponential_table(np.inf).averages(jnp.eye(2), jnp.eye(2)[None])

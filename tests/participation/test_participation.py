@@ -1,7 +1,5 @@
 # pyright: reportArgumentType=false
-"""participation and participation_moment against mpmath, closed forms, finite differences and the
-rules of the interface.
-"""
+"""`participation` and `participation_moment` against mpmath, closed forms and differences."""
 
 import json
 import math
@@ -42,7 +40,7 @@ def relative(found, expected) -> float:
         return abs(float(mp.mpf(found) / mp.mpf(expected) - 1))
 
 
-def test_reference_grid_and_honest_error():
+def test_participation_on_the_reference_grid_within_its_error():
     rows = REFERENCE["values"]
     found = participation([float(r["sigma"]) for r in rows], [float(r["L"]) for r in rows])
     for i, row in enumerate(rows):
@@ -53,7 +51,7 @@ def test_reference_grid_and_honest_error():
         assert found.error[i] <= 1e-11
 
 
-def test_shared_values():
+def test_participation_values_computed_elsewhere():
     for sigma, length, *expected in SHARED:
         found = participation(sigma, length)
         np.testing.assert_allclose([found.p2, found.p3, found.p22], expected, rtol=1e-13)
@@ -71,26 +69,26 @@ def test_reference_agrees_with_the_closed_forms():
 
 
 @pytest.mark.parametrize("sigma", [0.0, 1e-8, 0.3, 0.79, 0.81, 2.0, 6.0, 12.0, 30.0])
-def test_two_tokens(sigma):
+def test_participation_of_two_tokens(sigma):
     found, expected = participation(sigma, 2.0), two_token_participation(sigma)
     for name, field in NAMES.items():
         assert relative(getattr(found, field), expected[name]) < (1e-12 if sigma <= 12 else 1e-10)
 
 
 @pytest.mark.parametrize("length", [1.0, 1.5, 2.0, 1e3, 1e12])
-def test_zero_sigma(length):
+def test_participation_at_sigma_zero(length):
     found = participation(0.0, length)
     expected = [1 / length, length**-2, length**-2]
     np.testing.assert_allclose([found.p2, found.p3, found.p22], expected, rtol=1e-13)
 
 
-def test_one_token_has_all_the_weight():
+def test_participation_of_one_token():
     found = participation(np.linspace(0, 12, 50), 1.0)
     for value in (found.p2, found.p3, found.p22):
         np.testing.assert_allclose(value, 1.0, rtol=1e-13)
 
 
-def test_infinite_prompt():
+def test_participation_of_an_infinite_prompt():
     found = participation([0.0, 3.0], math.inf)
     assert not np.any(found.p2)
     assert not np.any(found.p22)
@@ -100,7 +98,7 @@ def test_infinite_prompt():
     assert jax.grad(lambda s: participation(s, jnp.inf).p2)(1.0) == 0.0
 
 
-def test_far_outside_the_tested_domain_it_stays_sane():
+def test_participation_far_outside_the_tested_domain():
     wide = participation(np.array([60.0, 300.0])[:, None], np.array([100.0, 1e15, 1e60]))
     found = participation(np.array([20.0, 30.0, 40.0])[:, None], np.array([1.0, 7.0, 1e15]))
     for moments in (wide, found):
@@ -116,7 +114,7 @@ def test_far_outside_the_tested_domain_it_stays_sane():
     assert np.all(gap <= 2 * np.asarray(found.error)[:, 0])
 
 
-def test_astronomic_lengths():
+def test_participation_at_astronomic_lengths():
     """P_k -> e^{k(k-1) sigma^2/2} / L^{k-1} and P_22 -> P_2^2, to 6 e^{4 sigma^2} / L."""
     L = 10.0 ** np.arange(20, 101, 8)
     for sigma in (0.0, 0.5, 1.0, 2.0):
@@ -130,25 +128,25 @@ def test_astronomic_lengths():
             assert np.all(np.abs(value / limit - 1) <= found.error + 6 * tilt**4 / L)
 
 
-def test_integers_of_any_size():
+def test_participation_of_integer_lengths():
     assert float(participation(1.0, 2**64).p2) == float(participation(1.0, 2.0**64).p2)
     assert participation(0.0, [2**80, 3]).p2.shape == (2,)
 
 
 @pytest.mark.parametrize("L", [1.01e100, 1e155, 1e300, 10**200, 10**400])
-def test_lengths_out_of_range(L):
+def test_participation_rejects_lengths_out_of_range(L):
     """Where P_22 would underflow, or everything become NaN."""
     with pytest.raises(ValueError, match="L must be"):
         participation(1.0, L)
 
 
 @pytest.mark.parametrize("row", REFERENCE["moments"][1::2], ids=lambda row: str(row["ks"]))
-def test_higher_moments(row):
+def test_participation_moment_of_higher_orders(row):
     found = participation_moment(tuple(row["ks"]), float(row["sigma"]), float(row["L"]))
     assert relative(found, row["value"]) < 1e-12
 
 
-def test_moments_agree_with_participation_and_each_other():
+def test_participation_moment_agrees_with_participation():
     sigma = np.array([0.0, 0.5, 1.5, 4.0])[:, None]
     length = np.array([1.0, 1.7, 30.0, 1e9])
     whole = participation(sigma, length)
@@ -159,7 +157,7 @@ def test_moments_agree_with_participation_and_each_other():
     np.testing.assert_array_equal(participation_moment((1, 1), sigma, length), 1.0)
 
 
-def test_derivative_against_oracle_differences():
+def test_participation_derivative_against_reference_differences():
     rows = REFERENCE["slopes"]
     sigma = jnp.array([float(r["sigma"]) for r in rows])
     length = jnp.array([float(r["L"]) for r in rows])
@@ -169,7 +167,7 @@ def test_derivative_against_oracle_differences():
             assert relative(getattr(slope, field)[i], row[name]) < 1e-11, row
 
 
-def test_reverse_forward_and_second_derivatives():
+def test_participation_reverse_forward_and_second_derivatives():
     length = 1e3
 
     def p2(sigma):
@@ -188,12 +186,12 @@ def test_reverse_forward_and_second_derivatives():
     np.testing.assert_allclose(second[0], 2 * (1 - 1 / length) / length, rtol=1e-12)
 
 
-def test_derivative_in_length():
+def test_participation_derivative_in_length():
     slope = jax.grad(lambda n: participation(0.0, n).p2)(20.0)
     np.testing.assert_allclose(slope, -1 / 400, rtol=1e-11)
 
 
-def test_jit_vmap_and_broadcasting_agree():
+def test_participation_under_jit_vmap_and_broadcasting():
     sigma = np.linspace(0, 5, 90)[:, None]
     length = np.array([1.0, 2.5, 1e6, np.inf])
     eager = participation(sigma, length)
@@ -206,7 +204,7 @@ def test_jit_vmap_and_broadcasting_agree():
     assert participation(np.zeros((0,)), 3.0).p2.shape == (0,)
 
 
-def test_float64_in_32_bit_mode(mode_32):
+def test_participation_is_float64_in_32_bit_mode(mode_32):
     before = jnp.zeros(()).dtype
     found = participation(np.float32(1.5), jnp.float32(10))
     assert isinstance(found, Participation)
@@ -216,7 +214,7 @@ def test_float64_in_32_bit_mode(mode_32):
     assert jnp.zeros(()).dtype == before == np.float32
 
 
-def test_tracing_in_32_bit_mode_names_the_fix(mode_32):
+def test_participation_traced_in_32_bit_mode_names_the_fix(mode_32):
     fix = r'jax\.config\.update\("jax_enable_x64", True\)'
     with pytest.raises(ValueError, match=fix):
         jax.jit(lambda s: participation(s, 10.0).p2)(1.0)
@@ -225,30 +223,30 @@ def test_tracing_in_32_bit_mode_names_the_fix(mode_32):
 
 
 @pytest.mark.parametrize("sigma", [-1e-3, math.nan, math.inf, [1.0, -1.0], 1j])
-def test_bad_sigma(sigma):
+def test_participation_rejects_bad_sigma(sigma):
     with pytest.raises(ValueError, match="sigma must be"):
         participation(sigma, 10.0)
 
 
 @pytest.mark.parametrize("length", [0.999, 0, -5, math.nan, -math.inf])
-def test_bad_length(length):
+def test_participation_rejects_bad_lengths(length):
     with pytest.raises(ValueError, match="L must be >= 1"):
         participation(1.0, length)
 
 
 @pytest.mark.parametrize("ks", [(0,), (2, -1), (True,)])
-def test_bad_orders(ks):
+def test_participation_moment_rejects_bad_orders(ks):
     with pytest.raises(ValueError, match="ks must be"):
         participation_moment(ks, 1.0, 10.0)
 
 
-def test_shapes_that_do_not_broadcast():
+def test_participation_rejects_shapes_that_do_not_broadcast():
     with pytest.raises(ValueError, match="must broadcast"):
         participation(np.ones(3), np.full(2, 5.0))
 
 
 @pytest.mark.parametrize("bad", [(-1.0, 2.0), (math.nan, 2.0), (1.0, 0.5)])
-def test_bad_values_under_jit(bad):
+def test_participation_rejects_bad_values_under_jit(bad):
     """One bad value among good ones, in arrays of the shape that is compiled already."""
     sigma, length = np.full((90, 1), 1.0), np.full(4, 10.0)
     sigma[50], length[2] = bad
@@ -256,7 +254,7 @@ def test_bad_values_under_jit(bad):
         jax.block_until_ready(jax.jit(participation)(sigma, length).p2)
 
 
-def test_no_recompilation_when_values_or_counts_change():
+def test_participation_does_not_recompile_for_other_values_or_counts():
     compiled = []
     jax.monitoring.register_event_duration_secs_listener(
         lambda name, *_, **__: compiled.append(name) if "backend_compile" in name else None
@@ -273,7 +271,7 @@ def test_no_recompilation_when_values_or_counts_change():
 
 
 def test_participation_everywhere_in_its_domain():
-    """Deviations to 1e8, lengths to 1e100, at random: finite, and ordered as moments of weights are.
+    """Random deviations to 1e8 and lengths to 1e100: finite, and ordered like moments of weights.
 
     1/L <= P_2 <= 1, P_2^2 <= P_3 <= P_2 and P_2^2 <= P_22 <= P_3 hold for every law of weights.
     """

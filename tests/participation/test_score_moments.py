@@ -20,7 +20,7 @@ CASES = [((1, 1),), ((2, 1),), ((2, 2), (1, 1)), ((1, 2), (1, 1), (0, 1))]
 
 
 @pytest.mark.parametrize("factors", CASES, ids=str)
-def test_against_stein_reduction(factors):
+def test_score_moment_against_stein_reduction(factors):
     sigma = np.array([0.05, 0.6, 0.9, 2.0, 4.0, 6.0])[:, None]
     length = np.array([1.0, 1.5, 2.0, 10.0, 1e3, 1e6])
     direct = np.asarray(score_moment(factors, sigma, length))
@@ -32,20 +32,20 @@ def test_against_stein_reduction(factors):
 
 
 @pytest.mark.parametrize("row", REFERENCE["scores"], ids=lambda row: str(row["factors"]))
-def test_against_oracle(row):
+def test_score_moment_against_reference(row):
     factors = tuple(map(tuple, row["factors"]))
     found = score_moment(factors, float(row["sigma"]), float(row["L"]), float(row["centre"]))
     np.testing.assert_allclose(found, float(row["value"]), rtol=1e-12)
 
 
-def test_without_scores_it_is_a_participation_moment():
+def test_score_moment_without_scores_is_a_participation_moment():
     found = score_moment(((0, 2), (0, 2)), 1.7, 40.0)
     np.testing.assert_allclose(found, participation(1.7, 40.0).p22, rtol=1e-13)
     np.testing.assert_allclose(score_moment(((0, 1),), [0.0, 1.0, 6.0], 1e6), 1.0, rtol=1e-12)
 
 
 @pytest.mark.parametrize("factors", CASES, ids=str)
-def test_against_brute_force(factors):
+def test_score_moment_against_brute_force(factors):
     # 4 moments x 4 settings, each a two-sided test at 5 standard errors: false-alarm rate below
     # 16 x 6e-7 = 1e-5
     centre, settings = 0.3, [(0.7, 3), (0.7, 40), (2.5, 3), (2.5, 40)]
@@ -55,7 +55,7 @@ def test_against_brute_force(factors):
         assert abs(value - mean) < 5 * error, (sigma, length, value, mean, error)
 
 
-def test_centre_shifts():
+def test_score_moment_with_shifted_centre():
     # sum p (s-c)^2 = sum p s^2 - 2c sum p s + c^2
     sigma, length, c = 1.3, 25.0, 0.8
     expanded = score_moment(((2, 1),), sigma, length)
@@ -65,7 +65,7 @@ def test_centre_shifts():
     )
 
 
-def test_infinite_prompt_is_the_tilted_law():
+def test_score_moment_of_an_infinite_prompt():
     sigma, c = 1.2, 0.5
     mean = sigma**2 - c
     assert score_moment(((2, 2), (1, 1)), sigma, math.inf) == 0.0
@@ -75,7 +75,7 @@ def test_infinite_prompt_is_the_tilted_law():
     np.testing.assert_allclose(nearly, mean**2 + sigma**2, rtol=1e-9)
 
 
-def test_derivative():
+def test_score_moment_derivative():
     def mean_score(sigma):
         return score_moment(((1, 1),), sigma, 20.0)
 
@@ -86,6 +86,6 @@ def test_derivative():
 
 
 @pytest.mark.parametrize("factors", [(), ((1, 0),), ((-1, 1),)])
-def test_bad_factors(factors):
+def test_score_moment_rejects_bad_factors(factors):
     with pytest.raises(ValueError, match="factors must be"):
         score_moment(factors, 1.0, 10.0)

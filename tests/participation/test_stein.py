@@ -19,7 +19,7 @@ from ..oracles.simulation import product_of_sums, simulate
 REFERENCE = json.loads((Path(__file__).parent / "reference.json").read_text())
 
 
-def test_identities_of_the_design():
+def test_stein_reduction_of_known_identities():
     # E sum p s = sigma^2 (1 - P_2)
     assert stein_reduction(((1, 1),)) == {1: {(): 1, (2,): -1}}
     # E (sum p s)^2 = sigma^4 (1 - P_2 - 6 P_3 + 6 P_22) + sigma^2 P_2
@@ -30,7 +30,7 @@ def test_identities_of_the_design():
     assert combine({((2, 1),): 1, ((1, 1), (1, 1)): -1}) == variance
 
 
-def test_no_constant_survives_in_the_gradient_moments():
+def test_stein_form_has_no_constant_term():
     for name in ("variance_error", "spread", "coupling"):
         moments = [m for terms in stein_form(name).values() for m in terms]
         assert moments
@@ -39,7 +39,7 @@ def test_no_constant_survives_in_the_gradient_moments():
 
 
 @pytest.mark.parametrize("factors", [((1, 1),) * 4, ((3, 2), (1, 1)), ((1, 3), (1, 2))], ids=str)
-def test_against_brute_force(factors):
+def test_stein_moment_against_brute_force(factors):
     # 3 moments x 3 settings at 5 standard errors: false-alarm rate below 9 x 6e-7 = 5e-6
     settings = [(0.5, 4), (1.5, 30), (3.0, 10)]
     found = np.asarray(stein_moment(factors, *np.array(settings).T))
@@ -48,7 +48,7 @@ def test_against_brute_force(factors):
         assert abs(value - mean) < 5 * error, (sigma, length, value, mean, error)
 
 
-def test_stein_at_infinity_and_without_scores():
+def test_stein_moment_at_infinity_and_without_scores():
     np.testing.assert_allclose(stein_moment(((1, 1),), 1.5, math.inf), 1.5**2, rtol=1e-15)
     mean = 1.5**2 * (1 - participation(1.5, 9.0).p2)
     np.testing.assert_allclose(stein_moment(((1, 1),), 1.5, 9.0), mean, rtol=1e-13)
@@ -57,7 +57,7 @@ def test_stein_at_infinity_and_without_scores():
 @pytest.mark.parametrize(
     "row", REFERENCE["gradients"], ids=lambda row: f"{row['sigma']}-{row['L']}"
 )
-def test_gradient_moments_against_oracle(row):
+def test_gradient_moments_against_reference(row):
     found = gradient_moments(float(row["sigma"]), float(row["L"]))
     for name in ("variance_error", "spread", "coupling"):
         np.testing.assert_allclose(getattr(found, name), float(row[name]), rtol=1e-10)
@@ -93,7 +93,7 @@ def test_gradient_moments_at_the_edges():
     assert not any(np.any(leaf) for leaf in jax.tree.leaves(gradient_moments(2.0, math.inf)))
 
 
-def test_gradient_moments_large_length_scaling():
+def test_gradient_moments_at_large_lengths():
     # L times each is constant to O(1/L) in the self-averaging phase: digits survive at L = 1e9
     near, far = gradient_moments(1.0, 1e8), gradient_moments(1.0, 1e9)
     np.testing.assert_allclose(far.variance_error * 1e9, near.variance_error * 1e8, rtol=1e-5)

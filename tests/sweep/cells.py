@@ -1,4 +1,4 @@
-"""Cell functions for the tests: cheap, most of them without JAX, some with the faults that sweeps must survive."""
+"""Cell functions for the tests: cheap, most without JAX, some with faults."""
 
 import os
 import signal
@@ -13,7 +13,7 @@ SIZE = 4000  # numbers a cell: long enough to be caught half-written
 
 
 def draws(configuration, key):
-    """Random numbers from the configuration alone, after a short sleep."""
+    """Random numbers from a seed of the configuration, after a short sleep."""
     assert key is None
     time.sleep(configuration.get("sleep", 0.0))
     values = np.random.default_rng(configuration["seed"]).normal(size=configuration.get("size", 8))
@@ -21,7 +21,7 @@ def draws(configuration, key):
 
 
 def faulty(configuration, key):
-    """As `draws`, but with the fault that the configuration names."""
+    """Like `draws`, with the fault that the configuration names."""
     fault = configuration.get("fault")
     if fault == "raises":
         raise ZeroDivisionError("on purpose")
@@ -36,7 +36,7 @@ def faulty(configuration, key):
 
 
 def returns(configuration, key):
-    """What the configuration says, in forms that are good and bad."""
+    """Return what the configuration names, allowed or not."""
     value = {
         "finite": np.ones(2),
         "nan": np.array([1.0, np.nan]),
@@ -71,7 +71,7 @@ def kinds(configuration, key):
 
 
 def ragged(configuration, key):
-    """Results of a length that depends on the configuration, with a variable that bears a name of the consolidated file."""
+    """Results of varying length, one of them under a name that the consolidated file uses."""
     n = configuration["n"]
     return xr.Dataset(
         {"value": ("x", np.arange(n) / 2.0), "cell_seconds": ((), n)}, {"x": np.arange(n)}
@@ -79,7 +79,7 @@ def ragged(configuration, key):
 
 
 def jax_draws(configuration, key):
-    """JAX in whatever precision the sweep gives it, imported when called."""
+    """Random numbers in the precision that the sweep sets; imports JAX when called."""
     import jax
     import jax.numpy as jnp
 

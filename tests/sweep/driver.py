@@ -1,4 +1,4 @@
-"""A sweep in a process of its own, for the tests to kill: `python -m tests.sweep.driver FOLDER '{...}'`."""
+"""A sweep in a process that tests can kill: `python -m tests.sweep.driver FOLDER '{...}'`."""
 
 import json
 import resource

@@ -1,4 +1,4 @@
-"""Drivers in processes of their own, and what they left behind."""
+"""Start drivers in other processes, and read what they stored."""
 
 import json
 import os
@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[2]
 
 @contextmanager
 def driving(folder: Path, stderr=subprocess.PIPE, **arguments) -> Iterator[subprocess.Popen]:
-    """A driver that is about to run its sweep; it does not outlive the block."""
+    """Start a driver that is about to run its sweep; it is killed at the end of the block."""
     command = [sys.executable, "-m", "tests.sweep.driver", str(folder), json.dumps(arguments)]
     with subprocess.Popen(
         command, cwd=ROOT, stdout=subprocess.PIPE, stderr=stderr, text=True, start_new_session=True
@@ -32,7 +32,7 @@ def driving(folder: Path, stderr=subprocess.PIPE, **arguments) -> Iterator[subpr
 
 
 def python(script: Path, folder: Path) -> subprocess.CompletedProcess:
-    """A script that runs to its end in `folder`, with the tests importable."""
+    """Run a script in `folder`, with the tests importable."""
     environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path])}
     return subprocess.run(
         [sys.executable, script],
@@ -45,23 +45,23 @@ def python(script: Path, folder: Path) -> subprocess.CompletedProcess:
 
 
 def draws(count: int = 8, **cell) -> Sweep:
-    """The sweep of the driver, here."""
+    """The sweep of the driver, in this process."""
     return Sweep("tests.sweep.cells:draws", [{"seed": seed, **cell} for seed in range(count)])
 
 
 def expected(count: int = 8, size: int = 8) -> list[bytes]:
-    """What its cells hold, without the package."""
+    """Values of its cells, computed with NumPy alone."""
     return [np.random.default_rng(seed).normal(size=size).tobytes() for seed in range(count)]
 
 
 def values(result: SweepResult) -> list[bytes]:
-    """What the cells of a result hold, bit by bit."""
+    """Values of the cells of a result, as bytes."""
     assert result.complete
     return [data.value.values.tobytes() for data in result.datasets if data is not None]
 
 
 def stored(folder: Path) -> int:
-    """How many cells a folder holds; raises if one of them is not whole."""
+    """Number of cells in a folder; raises if one of them is damaged."""
     paths = list(folder.glob("*.cell"))
     for path in paths:
         Store(folder).read(path.stem)
@@ -69,5 +69,5 @@ def stored(folder: Path) -> int:
 
 
 def temporary(folder: Path) -> list[Path]:
-    """Files that a writer left behind."""
+    """Temporary files left by a writer."""
     return list(folder.glob("*.tmp"))

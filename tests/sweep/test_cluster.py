@@ -1,4 +1,4 @@
-"""A real Dask scheduler and two real workers, each a process."""
+"""Sweeps on a Dask scheduler with two workers, in three processes."""
 
 import contextlib
 import json
@@ -29,7 +29,7 @@ def _dask(part: str, *options: str) -> subprocess.Popen:
 
 
 def _kill(process: subprocess.Popen) -> None:
-    """Kill the process with all its children: a worker whose scheduler is gone may wait for long."""
+    """Kill the process and its children: a worker may wait long for a lost scheduler."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()
@@ -53,7 +53,7 @@ def cluster(tmp_path_factory):
         _kill(workers)
 
 
-def test_a_cluster_survives_a_worker_and_lists_what_fails(tmp_path, cluster):
+def test_sweep_on_a_cluster_survives_a_lost_worker_and_lists_failures(tmp_path, cluster):
     faults = [{}, {"fault": "raises"}, {"fault": "dies once", "marker": str(tmp_path / "died")}, {}]
     sweep = Sweep("tests.sweep.cells:faulty", [{"seed": i, **f} for i, f in enumerate(faults)])
     result = sweep.run(tmp_path / "cells", cluster=cluster[1])
@@ -64,8 +64,8 @@ def test_a_cluster_survives_a_worker_and_lists_what_fails(tmp_path, cluster):
     assert found == [None if i == 1 else value for i, value in enumerate(expected(4))]
 
 
-def test_losing_the_scheduler_loses_no_stored_cell(tmp_path, cluster):
-    """Last in this file: it takes the scheduler away."""
+def test_sweep_on_a_cluster_keeps_stored_cells_when_the_scheduler_dies(tmp_path, cluster):
+    """Must be the last test of this file: it kills the scheduler."""
     scheduler, address = cluster
     sweep = draws(200, sleep=0.05)
 

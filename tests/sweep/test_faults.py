@@ -1,4 +1,4 @@
-"""Real faults: after each, running again gives what an undisturbed run gives, bit for bit."""
+"""Faults: after each, running again gives the result of an undisturbed run, bit for bit."""
 
 import errno
 import os
@@ -32,7 +32,7 @@ def _workers(driver) -> list[psutil.Process]:
 
 
 def _is_worker(process: psutil.Process) -> bool:
-    """Whether it lives, and is not the process that multiprocessing keeps beside its workers."""
+    """Whether it is alive, and is not the resource tracker of multiprocessing."""
     try:
         return "resource_tracker" not in " ".join(process.cmdline())
     except psutil.Error:  # it died while we looked
@@ -45,7 +45,7 @@ def _stored_at_least(folder: Path, count: int, driver) -> None:
         time.sleep(0.01)
 
 
-def test_killing_the_driver_at_random_moments_loses_no_finished_cell(tmp_path):
+def test_sweep_keeps_finished_cells_when_the_driver_is_killed(tmp_path):
     moments = random.Random(0)
     counts = [0]
     for kill in range(10):
@@ -71,7 +71,7 @@ def test_killing_the_driver_at_random_moments_loses_no_finished_cell(tmp_path):
     assert (tmp_path / "fresh.tmp").exists(), "its writer may be alive"
 
 
-def test_killing_a_worker_and_then_the_driver_of_workers(tmp_path):
+def test_sweep_survives_a_killed_worker_and_a_killed_driver(tmp_path):
     with driving(tmp_path, count=100, workers=2, sleep=0.02) as driver:
         _stored_at_least(tmp_path, 5, driver)
         before = _workers(driver)
@@ -86,7 +86,7 @@ def test_killing_a_worker_and_then_the_driver_of_workers(tmp_path):
     assert values(draws(100, sleep=0.02).run(tmp_path)) == expected(100)
 
 
-def test_interrupting_ends_the_workers_and_leaves_a_folder_to_resume(tmp_path):
+def test_sweep_stops_its_workers_on_interrupt_and_resumes(tmp_path):
     with driving(tmp_path, count=40, workers=2, sleep=0.05) as driver:
         _stored_at_least(tmp_path, 3, driver)
         workers = _workers(driver)
@@ -101,7 +101,7 @@ def test_interrupting_ends_the_workers_and_leaves_a_folder_to_resume(tmp_path):
     assert values(draws(40, sleep=0.05).run(tmp_path)) == expected(40)
 
 
-def test_cells_that_kill_their_process_do_not_stop_the_others(tmp_path):
+def test_sweep_completes_other_cells_when_one_kills_its_process(tmp_path):
     faults = [
         {},
         {"fault": "dies"},
@@ -120,7 +120,7 @@ def test_cells_that_kill_their_process_do_not_stop_the_others(tmp_path):
     assert whole == [value for seed, value in enumerate(expected(6)) if seed != 1]
 
 
-def test_a_failing_cell_is_listed_and_the_others_finish(tmp_path):
+def test_sweep_lists_failing_cells_and_finishes_the_others(tmp_path):
     cells = [
         {"seed": 0},
         {"seed": 1, "fault": "raises"},
@@ -146,8 +146,8 @@ def test_a_failing_cell_is_listed_and_the_others_finish(tmp_path):
 
 
 @pytest.mark.parametrize("workers", [None, 2])
-def test_a_disk_that_takes_no_more_stops_the_sweep(tmp_path, workers):
-    """The limit on the size of files makes the kernel refuse in the middle of a cell, as a full disk does."""
+def test_sweep_stops_when_the_disk_is_full(tmp_path, workers):
+    """A limit on file sizes stops a write in the middle of a cell, as a full disk does."""
     small = draws(3, size=8).run(tmp_path)
     with driving(tmp_path, count=4, size=SIZE, file_limit=8 * SIZE // 2, workers=workers) as driver:
         _, errors = driver.communicate(timeout=60)
@@ -160,7 +160,7 @@ def test_a_disk_that_takes_no_more_stops_the_sweep(tmp_path, workers):
     assert values(draws(4, size=SIZE).run(tmp_path)) == expected(4, SIZE)
 
 
-def test_a_folder_that_cannot_be_written_to_is_refused_before_work(tmp_path):
+def test_sweep_rejects_an_unwritable_folder_before_computing(tmp_path):
     (tmp_path / "file").write_text("not a folder")
     cell = {"seed": 0, "fault": "dies once", "marker": str(tmp_path / "computed")}
     sweep = Sweep("tests.sweep.cells:faulty", [cell])
@@ -170,7 +170,7 @@ def test_a_folder_that_cannot_be_written_to_is_refused_before_work(tmp_path):
     assert (tmp_path / "file").read_text() == "not a folder"
 
 
-def test_damaged_cells_are_reported_and_computed_again(tmp_path, caplog):
+def test_sweep_reports_and_recomputes_damaged_cells(tmp_path, caplog):
     sweep = draws(6)
     assert values(sweep.run(tmp_path)) == expected(6)
     paths = [tmp_path / f"{cell.address}.cell" for cell in sweep.cells]
@@ -191,7 +191,7 @@ def test_damaged_cells_are_reported_and_computed_again(tmp_path, caplog):
     assert sweep.run(tmp_path).damaged == ()
 
 
-def test_three_processes_on_one_folder(tmp_path):
+def test_sweep_in_three_processes_on_one_folder(tmp_path):
     with ExitStack() as stack:
         drivers = [stack.enter_context(driving(tmp_path, count=60, **CELL)) for _ in range(3)]
         for driver in drivers:
@@ -203,7 +203,7 @@ def test_three_processes_on_one_folder(tmp_path):
     assert values(result) == expected(60, SIZE)
 
 
-def test_workers_that_cannot_start_are_an_error_and_not_a_wait(tmp_path):
+def test_sweep_raises_when_workers_cannot_start(tmp_path):
     """A script without a main guard starts itself again in each worker."""
     script = tmp_path / "unguarded.py"
     script.write_text(

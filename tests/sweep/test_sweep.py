@@ -1,4 +1,4 @@
-"""What a cell is, what it may return, what is stored of it, and what comes out in one file."""
+"""Cells: addresses, keys, precision, allowed results, storage, and consolidation."""
 
 import importlib
 import json
@@ -30,7 +30,7 @@ REFUSED = {
 }
 
 
-def test_only_what_is_missing_is_computed(tmp_path):
+def test_sweep_computes_only_missing_cells(tmp_path):
     first = draws(3).run(tmp_path)
     assert (first.computed, first.reused) == (3, 0)
     more = draws(5).run(tmp_path)
@@ -44,7 +44,7 @@ def test_only_what_is_missing_is_computed(tmp_path):
         again.consolidate()
 
 
-def test_the_address_depends_on_everything_that_decides_a_result(tmp_path, monkeypatch):
+def test_cell_address_depends_on_everything_that_determines_the_result(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(tmp_path)
     module = tmp_path / "written_by_a_user.py"
     module.write_text(
@@ -85,7 +85,7 @@ def test_the_address_depends_on_everything_that_decides_a_result(tmp_path, monke
     assert len(others | {base}) == 6
 
 
-def test_keys_are_those_of_jax_and_depend_on_the_configuration_alone():
+def test_sweep_keys_are_jax_keys_that_depend_on_the_configuration_alone():
     configurations = lp.grid(sigma=[1.0, 2.0], L=[10, np.inf])
     assert configurations[1] == {"sigma": 1.0, "L": np.inf}
     for key in (7, 2**40 + 5):
@@ -102,8 +102,8 @@ def test_keys_are_those_of_jax_and_depend_on_the_configuration_alone():
     assert len({cell.key for cell in (*forward, *other)}) == 8
 
 
-def test_cells_run_in_64_bit_mode_everywhere_and_leave_the_callers_mode_alone(tmp_path):
-    """In a process of its own, where JAX is in its default mode; the first cell imports JAX when it is called."""
+def test_sweep_runs_cells_in_64_bit_mode_and_restores_the_mode(tmp_path):
+    """In a new process, with JAX in its default mode; the first cell imports JAX itself."""
     script = tmp_path / "precision.py"
     script.write_text(
         "import sys\n"
@@ -125,7 +125,7 @@ def test_cells_run_in_64_bit_mode_everywhere_and_leave_the_callers_mode_alone(tm
     assert done.stdout.split() == ["False", "64", "64", "True", "False", drawn.tobytes().hex()]
 
 
-def test_what_a_cell_returns_is_kept_bit_for_bit(tmp_path):
+def test_sweep_stores_results_bit_for_bit(tmp_path):
     made = cells.kinds({}, None)
     (kept,) = lp.Sweep(cells.kinds, [{}]).run(tmp_path).datasets
     assert kept is not None
@@ -147,7 +147,7 @@ def test_what_a_cell_returns_is_kept_bit_for_bit(tmp_path):
     )
 
 
-def test_what_is_not_finite_or_cannot_be_kept_is_a_failure(tmp_path):
+def test_sweep_fails_cells_with_non_finite_or_unstorable_results(tmp_path):
     refused = [(rule, case) for rule, cases in REFUSED.items() for case in cases]
     sweep = lp.Sweep(cells.returns, [*KEPT, *(case for _, case in refused)])
     result = sweep.run(tmp_path)
@@ -157,7 +157,7 @@ def test_what_is_not_finite_or_cannot_be_kept_is_a_failure(tmp_path):
         assert rule in failure.reason
 
 
-def test_every_flipped_bit_and_every_truncation_is_detected():
+def test_decode_detects_flipped_bits_and_truncation():
     whole = cell_file.encode(xr.Dataset({"x": ("i", np.arange(4.0))}), {"address": "a"})
     assert cell_file.decode(whole)[0].x.values.tolist() == [0, 1, 2, 3]
     for end in range(len(whole)):
@@ -171,7 +171,7 @@ def test_every_flipped_bit_and_every_truncation_is_detected():
             cell_file.decode(bytes(flipped))
 
 
-def test_one_file_of_cells_that_are_alike(tmp_path):
+def test_consolidate_stacks_cells_of_one_form(tmp_path):
     configurations = [
         {"seed": seed, "name": name, "large": 2**40 + seed, "nested": {"a": [seed]}}
         for seed in (0, 1)
@@ -206,7 +206,7 @@ def test_one_file_of_cells_that_are_alike(tmp_path):
     )
 
 
-def test_one_file_of_cells_that_differ(tmp_path):
+def test_consolidate_puts_different_cells_side_by_side(tmp_path):
     result = lp.Sweep(cells.ragged, lp.grid(n=[2, 3], seed=[0])).run(tmp_path / "cells")
     data = result.consolidate()
     assert data.attrs["layout"] == "side by side"
@@ -217,7 +217,7 @@ def test_one_file_of_cells_that_differ(tmp_path):
     assert data.n.values.tolist() == [2, 3]
 
 
-def test_kinds_survive_the_one_file(tmp_path):
+def test_consolidate_keeps_types_and_attributes(tmp_path):
     result = lp.Sweep(cells.kinds, [{"i": 0}, {"i": 1}]).run(tmp_path / "cells")
     result.write(tmp_path / "all.nc")
     made = cells.kinds({}, None)
@@ -229,13 +229,13 @@ def test_kinds_survive_the_one_file(tmp_path):
     assert data.number.attrs["units"] == "seconds"
 
 
-def test_a_finished_sweep_can_be_read_where_nothing_can_be_written(tmp_path, monkeypatch):
+def test_sweep_reads_a_finished_folder_without_writing(tmp_path, monkeypatch):
     draws(2).run(tmp_path)
     monkeypatch.setattr(Store, "prepare", lambda _: pytest.fail("nothing is to be written"))
     assert values(draws(2).run(tmp_path)) == expected(2)
 
 
-def test_progress_on_a_terminal_and_silence_elsewhere(tmp_path, capfd):
+def test_sweep_shows_progress_on_a_terminal_only(tmp_path, capfd):
     draws(3).run(tmp_path)
     assert capfd.readouterr() == ("", "")
     ours, theirs = pty.openpty()

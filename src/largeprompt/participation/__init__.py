@@ -1,4 +1,4 @@
-"""Special functions of (score deviation, prompt length): moments of the softmax of Gaussian scores."""
+"""Special functions of score deviation and prompt length: moments of softmax weights."""
 
 from .along_length import Along as Along
 from .along_length import gradient_moments_along as gradient_moments_along

@@ -1,4 +1,4 @@
-"""Checks of (sigma, L), and kernels applied to checked arguments."""
+"""Check (sigma, L), and apply kernels to the checked arguments."""
 
 import jax.numpy as jnp
 import numpy as np
@@ -17,7 +17,7 @@ RESOLVED, SHORT = 40.0, 100.0
 
 
 def checked_deviation(name: str, sigma: ArrayInput) -> Array | np.ndarray:
-    """Score deviations as a float64 array, each from 0 to WIDEST."""
+    """Validate score deviations, from 0 to WIDEST, and cast them to float64."""
     if is_traced(sigma):
         require_x64(name)
         array, received = jnp.asarray(sigma, jnp.float64), "a value outside that range"
@@ -65,7 +65,7 @@ def checked(
 def apply(
     name: str, kernel: Kernel, sigma: ArrayInput, L: ArrayInput, *more: ArrayInput
 ) -> tuple[Array, ...]:
-    """A kernel of (sigma, L, ...) over broadcast arguments: compiled here if known, staged if traced."""
+    """Apply a kernel of (sigma, L, ...) to broadcast arguments, concrete or traced."""
     checked_args = checked(name, sigma, L)
     if not is_traced(*checked_args, *more):
         return evaluate(kernel, *checked_args, *more)

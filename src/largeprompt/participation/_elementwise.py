@@ -1,9 +1,8 @@
 """Scalar numerical kernels as array functions: chunked, differentiable, always float64.
 
-A kernel is a function of scalars that returns a tuple of scalars and costs about a megabyte while
-it runs.  Here it is spread over arrays with bounded memory (also under `vmap`), given derivatives
-by forward mode (one extra evaluation, nothing stored, for `grad` as well), and guarded against
-32-bit mode.
+A kernel is a function of scalars that returns a tuple of scalars and needs about a megabyte of
+memory. This module applies it to arrays in chunks, so that memory is bounded (also under `vmap`),
+and differentiates it in forward mode (one extra evaluation, nothing stored, for `grad` as well).
 """
 
 from collections.abc import Callable
@@ -23,8 +22,8 @@ _CHUNK = 16  # scalars evaluated at once: the kernels' matrices then stay in cac
 _BLOCK = 1024  # scalars handed to one compiled call outside jit
 
 
-def _spread(kernel: Kernel) -> Kernel:
-    """The kernel over arrays of one shape, chunk by chunk; axes of `vmap` join the chunks."""
+def _chunked(kernel: Kernel) -> Kernel:
+    """The kernel over arrays of one shape, in chunks; axes of `vmap` join the chunks."""
 
     @jax.jit  # so that grad and vmap outside jit do not run the kernel one primitive at a time
     def run(*args: Array) -> tuple[Array, ...]:
@@ -40,19 +39,19 @@ def _spread(kernel: Kernel) -> Kernel:
         return jax.tree.map(lambda a: a.reshape(shape), out)
 
     @custom_vmap
-    def spread(*args: Array) -> tuple[Array, ...]:
+    def chunked(*args: Array) -> tuple[Array, ...]:
         return run(*args)
 
-    @spread.def_vmap
+    @chunked.def_vmap
     def rule(axis_size, batched, *args):
         grown = [
             a if b else jnp.broadcast_to(a, (axis_size, *a.shape))
             for a, b in zip(args, batched, strict=True)
         ]
-        out = spread(*grown)
+        out = chunked(*grown)
         return out, jax.tree.map(lambda _: True, out)
 
-    return spread
+    return chunked
 
 
 @lru_cache(maxsize=512)
@@ -72,11 +71,11 @@ def with_slope(kernel: Kernel, argnum: int) -> Kernel:
 @lru_cache(maxsize=512)
 def elementwise(kernel: Kernel) -> Kernel:
     """The kernel over float64 arrays of one shape, differentiable in all arguments, any order."""
-    spread = _spread(kernel)
+    chunked = _chunked(kernel)
 
     @jax.custom_jvp
     def call(*args: Array) -> tuple[Array, ...]:
-        return spread(*args)
+        return chunked(*args)
 
     def rule(primals, tangents):
         out, total = (), ()

@@ -1,4 +1,4 @@
-"""Quadrature behind every finite-prompt moment of Gaussian scores.
+"""Quadrature for the finite-prompt moments of Gaussian scores.
 
 With s_i iid N(0, sigma^2), S = sum_i e^{s_i} and p_i = e^{s_i}/S, the Laplace transform
 1/S^K = (1/Gamma(K)) int_0^inf t^{K-1} e^{-tS} dt turns a moment of total order K into one integral

@@ -1,4 +1,4 @@
-"""Participation and gradient moments together with their derivatives in L: what local slopes of error curves need."""
+"""Participation and gradient moments with their derivatives in L, for local slopes of curves."""
 
 from typing import NamedTuple
 
@@ -12,14 +12,14 @@ from .weight_moments import participation_kernel
 
 
 class Along(NamedTuple):
-    """Quantities stacked on the first axis, their derivatives in L, and an estimate of the relative error of each entry."""
+    """Quantities on the first axis, their derivatives in L, and estimates of relative error."""
 
     value: np.ndarray
     slope: np.ndarray
     error: np.ndarray
 
     def combine(self, table: ArrayInput) -> "Along":
-        """Linear combinations: one for every row of `table`."""
+        """Linear combinations, one for each row of `table`."""
         table = np.asarray(table, np.float64)
         return Along(
             np.tensordot(table, self.value, axes=1),

@@ -1,22 +1,24 @@
-"""Finite-prompt moments as sums of exponentials of the score variance: Gaussian averages become closed form.
+"""Finite-prompt moments as sums of exponentials of the score variance.
 
-At one length L the functions h(s) = P_2 and P_2 + 6 P_3 - 6 P_22 of the score variance s = sigma^2 decide the mean and the second
-moment of the output. Written as
+Gaussian averages of such sums have a closed form. At one length L the functions h(s) = P_2 and
+P_2 + 6 P_3 - 6 P_22 of the score variance s = sigma^2 decide the mean and the second moment of the
+output. Written as
 
     h(s) = sum_n W_n e^{-p_n s},         Re p_n > -1/(2 lambda),
 
-their average over a Gaussian vector xi with quadratic form s = xi'M xi, lambda_max(M) <= lambda, is a sum of Gaussian integrals,
+their average over a Gaussian vector xi with quadratic form s = xi'M xi, lambda_max(M) <= lambda,
+is a sum of Gaussian integrals,
 
     E[h(xi'M xi) xi'Q xi] = sum_n W_n det(I + 2 p_n M)^{-1/2} tr(Q (I + 2 p_n M)^{-1}):
 
-no quadrature over the vector, differentiable, at a cost that does not depend on L.
+differentiable, without quadrature over the vector, at a cost that does not depend on L.
 
 The exponents: a few real ones that match h to fourth order at s = 0, and the nodes of the inverse
 Laplace transform of the rest on a line Re p = -c, between the pole of the transform at 0 (h tends
 to 1) and the singularity of the Gaussian integral at -1/(2 lambda). Every line gives the same
 average, with different cancellation: at L = 1e15 the terms may exceed their sum 1e9 times. So there
-is a ladder of lines, and each M takes the one whose terms are smallest: the rung nearest to the
-saddle point of the integrand. Relative errors are below 1e-9 for L up to 1e20 and below 1e-6 up to
+are several lines, and each M takes the one with the smallest terms, the nearest to the saddle
+point of the integrand. Relative errors are below 1e-9 for L up to 1e20 and below 1e-6 up to
 1e30 (`LONGEST`).
 """
 
@@ -46,7 +48,7 @@ _DROP = 45.0
 
 
 class ExponentialTable(eqx.Module):
-    """W_n and p_n for both functions at one length, a row for each line Re p = -c of the ladder."""
+    """W_n and p_n for both functions at one length, a row for each line Re p = -c."""
 
     lines: Float[Array, " rungs"]
     log_sizes: Float[Array, " rungs"]  # of the sum of |W_n|
@@ -56,10 +58,10 @@ class ExponentialTable(eqx.Module):
     def averages(
         self, M: Float[Array, "d d"], Q: Float[Array, "forms d d"]
     ) -> tuple[Float[Array, " 2"], Float[Array, "2 forms"]]:
-        """E[h(S)] and E[h(S) xi'Q xi] for both functions h and every form Q, S = xi'M xi, xi standard normal, M >= 0.
+        """E[h(S)] and E[h(S) xi'Q xi] for both functions h and every form Q.
 
-        NaN where the Frobenius norm of M exceeds `LARGEST`; whoever hands numbers to a user checks
-        for it.
+        S = xi'M xi with xi standard normal and M >= 0. NaN if the Frobenius norm of M exceeds
+        `LARGEST`: callers check for it before they return numbers to a user.
         """
         rung, known = self._best_line(jax.lax.stop_gradient(M))
         p, W = self.exponents[rung], self.weights[rung]
@@ -67,15 +69,13 @@ class ExponentialTable(eqx.Module):
         inverse, log_det = _inverse(jnp.eye(len(M), dtype=p.dtype) + tilts)
         mass = jnp.exp(-0.5 * log_det)
         traces = jnp.einsum("fij,nji->fn", Q.astype(inverse.dtype), inverse)
-        # a step of a solver that leaves the ladder must be refused by the solver: it sees NaN
+        # NaN makes a solver reject a step that leaves the range
         inside = jnp.where(known, 1.0, jnp.nan)
         ones, forms = W @ mass, jnp.einsum("hn,n,fn->hf", W, mass, traces)
         return inside * jnp.real(ones), inside * jnp.real(forms)
 
     def _best_line(self, M: Float[Array, "d d"]) -> tuple[Int[Array, ""], Bool[Array, ""]]:
-        """The line with the smallest terms, sum |W_n| det(I - 2cM)^{-1/2}, and whether the ladder
-        reaches to M.
-        """
+        """Line with the smallest sum |W_n| det(I - 2cM)^{-1/2}, and whether M is in range."""
         c = jnp.concatenate([self.lines, self.lines / _NEAREST])
         _, log_det = _inverse(jnp.eye(len(M)) - 2 * c[:, None, None] * M)
         here, further = jnp.split(log_det, 2)
@@ -86,12 +86,12 @@ class ExponentialTable(eqx.Module):
 
 @jax.custom_jvp
 def _inverse(K: Inexact[Array, "n d d"]) -> tuple[Inexact[Array, "n d d"], Inexact[Array, " n"]]:
-    """Inverses and logarithms of determinants of symmetric matrices whose real part is positive
-    definite; NaN for other real ones.
+    """Inverses and log-determinants of symmetric matrices with positive definite real part.
 
-    Sweeping one pivot after the other needs no exchange of rows: every pivot is a Schur complement, so it too has a positive real
-    part, and the sum of the principal logarithms is the branch that is real for real matrices. Only elementary operations: library
-    factorisations inside the loops of a solver were seen to stall.
+    NaN for real matrices that are not positive definite. Gauss-Jordan elimination needs no exchange
+    of rows: every pivot is a Schur complement, so it has a positive real part too, and the sum of
+    the principal logarithms is the branch that is real for real matrices. Written with elementary
+    operations, because library factorisations stalled inside the loops of a solver.
     """
     log_det = jnp.zeros(K.shape[0], K.dtype)
     for k in range(K.shape[-1]):
@@ -105,7 +105,7 @@ def _inverse(K: Inexact[Array, "n d d"]) -> tuple[Inexact[Array, "n d d"], Inexa
 
 @_inverse.defjvp
 def _inverse_jvp(primals: tuple[Array], tangents: tuple[Array]) -> tuple:
-    """D K^-1 = -K^-1 dK K^-1 and d ln det K = tr(K^-1 dK): nothing is differentiated through the sweeps."""
+    """Use `d K^-1 = -K^-1 dK K^-1` and `d ln det K = tr(K^-1 dK)`, not the elimination."""
     inverse, log_det = _inverse(*primals)
     moved = inverse @ tangents[0]
     return (inverse, log_det), (-moved @ inverse, jnp.trace(moved, axis1=-2, axis2=-1))
@@ -113,7 +113,7 @@ def _inverse_jvp(primals: tuple[Array], tangents: tuple[Array]) -> tuple:
 
 @lru_cache(maxsize=128)
 def exponential_table(L: float) -> ExponentialTable:
-    """The table of one length 1 <= L <= LONGEST; all weights vanish at infinity."""
+    """Table for one length 1 <= L <= LONGEST; all weights vanish at infinity."""
     rows = [_line(c) for c in _LINES]
     exponents = np.stack([np.concatenate([np.arange(_REAL), p]) for p, _ in rows])
     weights = np.zeros((len(_LINES), 2, _REAL + _NODES), complex)
@@ -130,14 +130,14 @@ def exponential_table(L: float) -> ExponentialTable:
             transform = _transform(p, centres, halves, coefficients, _DROP + np.log(L))
             weights[i] = np.concatenate([real, transform * dp / (2j * np.pi)], axis=1)
             sizes[i] = np.sum(np.abs(weights[i, :, _REAL:])) + np.finfo(float).tiny
-    # known numbers even while JAX traces: the table outlives the trace
+    # concrete arrays even while JAX traces: a cached table outlives the trace
     with jax.enable_x64(True), jax.ensure_compile_time_eval():
         arrays = (_LINES, np.log(sizes), exponents, weights)
         return ExponentialTable(*(jnp.asarray(array) for array in arrays))
 
 
 def _line(c: float) -> tuple[np.ndarray, np.ndarray]:
-    """Points on Re p = -c, close together near the real axis, with their weights; the lower half is the complex conjugate."""
+    """Points on the upper half of Re p = -c, dense near the real axis, and their weights."""
     near = c * (1 / _NEAREST - 1)  # at least this far from both singularities
     t = np.linspace(0, np.arcsinh(_REACH / near), _NODES)
     dp = 1j * near * np.cosh(t) * t[1] * np.where(t == 0, 1, 2)
@@ -145,7 +145,7 @@ def _line(c: float) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _panels(L: float) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Panels of s that grow with s, the projection on Legendre modes, and both functions at the Gauss points of each panel."""
+    """Panels of s that grow with s: centres, half-widths, Legendre projection, function values."""
     last = (_DROP + np.log(L)) / _LINES[-1]
     edges = [0.0]
     while edges[-1] < last:
@@ -180,7 +180,10 @@ def _matched(modes: np.ndarray, values: np.ndarray, half: float) -> np.ndarray:
 def _transform(
     p: np.ndarray, centres: np.ndarray, halves: np.ndarray, coefficients: np.ndarray, drop: float
 ) -> np.ndarray:
-    """int e^{ps} f(s) ds panel by panel: Legendre modes times exponentials integrate to spherical Bessel functions."""
+    """Integral of e^{ps} f(s), panel by panel.
+
+    Legendre modes times exponentials integrate to spherical Bessel functions.
+    """
     near = -p[0].real * (centres - halves) < drop
     scale = 2 * halves[near] * np.exp(p[:, None] * centres[near])
     modes = scale[..., None] * _spherical_bessel(p[:, None] * halves[near])
@@ -189,12 +192,12 @@ def _transform(
 
 
 def _spherical_bessel(z: np.ndarray) -> np.ndarray:
-    """Modified spherical Bessel functions i_0, .., i_{_DEGREE - 1} on a last axis, to about 1e-13
-    for |Re z| of order one.
+    """Modified spherical Bessel functions i_0, .., i_{_DEGREE - 1} on a last axis.
 
-    By the recurrence i_{n-1} - i_{n+1} = (2n + 1)/z i_n: upwards where |z| is larger than the
-    order, otherwise downwards, scaled so that the sum of (2n + 1) i_n is e^z [DLMF 10.60]. SciPy's
-    functions take a second for the numbers that are needed here.
+    Accurate to about 1e-13 for |Re z| of order one. Uses the recurrence i_{n-1} - i_{n+1} =
+    (2n + 1)/z i_n: upwards where |z| is larger than the order, otherwise downwards, scaled so that
+    the sum of (2n + 1) i_n is e^z [DLMF 10.60]. SciPy's
+    functions need a second for the values used here.
     """
     found = np.empty((_DEGREE, *z.shape), complex)
     large = np.abs(z) > _DEGREE

@@ -1,5 +1,6 @@
-"""The moments of (scores, weights) that the exact gradient error of softmax attention needs
-(see docs/finite_prompts.md).
+"""Moments of scores and weights in the exact gradient error of softmax attention.
+
+See docs/finite_prompts.md.
 
 With Y_k = sum_i p_i^k, m = sum_i p_i s_i and Var = sum_i p_i (s_i - m)^2:
 
@@ -142,9 +143,8 @@ def gradient_moments_kernel(sigma: Scalar, L: Scalar) -> tuple[Scalar, ...]:
 
 
 def gradient_moments(sigma: ArrayInput, L: ArrayInput) -> GradientMoments:
-    """The participation and score moments of the exact gradient error at score deviation `sigma`
-    and length `L`.
+    """Moments of the exact gradient error at score deviation `sigma` and length `L`.
 
-    Broadcasts, float64, jit, vmap and grad as `participation`. All vanish at L = infinity.
+    Broadcasting, precision, jit, vmap and grad as for `participation`. All vanish at L = infinity.
     """
     return GradientMoments(*apply("gradient_moments", gradient_moments_kernel, sigma, L))

@@ -24,7 +24,7 @@ Factors = tuple[tuple[int, int], ...]  # (j, k) stands for sum_i (s_i - c)^j p_i
 
 
 def checked_factors(factors: Factors) -> Factors:
-    """The factors in canonical order; every j >= 0 and k >= 1."""
+    """Validate the factors (every j >= 0 and k >= 1) and sort them."""
     pairs: Factors = ()
     try:
         pairs = tuple((int(j), int(k)) for j, k in factors)
@@ -37,7 +37,7 @@ def checked_factors(factors: Factors) -> Factors:
             _checks.message(
                 "factors must be a non-empty tuple of integer pairs (j, k) with j >= 0, k >= 1",
                 repr(factors),
-                "write sum_i s_i^j p_i^k as (j, k), for example ((1, 1), (1, 1)) for (sum_i p_i s_i)^2",
+                "pass for example ((1, 1), (1, 1)) for (sum_i p_i s_i)^2",
             )
         )
     return tuple(sorted(pairs, reverse=True))
@@ -50,14 +50,12 @@ def probes_for(factors: Factors) -> Probes:
 
 
 def powers_for(factors: Factors) -> tuple[int, ...]:
-    """Every power of the score that a partition of the factors can ask for."""
+    """Every power of the score that occurs in a partition of the factors."""
     return tuple(sorted({j for blocks, _ in merged_blocks(factors) for j, _ in blocks}))
 
 
 def _tilted_limit(factors: Factors, sigma: Scalar, centre: Scalar) -> Scalar:
-    """L -> inf: sum_i (s_i-c)^j p_i -> E(sigma^2 - c + sigma g)^j, the tilted law N(sigma^2,
-    sigma^2); k >= 2 gives 0.
-    """
+    """Limit L -> inf: sum_i (s_i - c)^j p_i tends to E(sigma^2 - c + sigma g)^j; k >= 2 gives 0."""
     value = jnp.ones_like(sigma)
     for j, k in factors:
         if k >= 2:

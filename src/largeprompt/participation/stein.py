@@ -65,8 +65,9 @@ def _reduced(factors: Factors) -> tuple[tuple[int, Moment, int], ...]:
 
 
 def stein_reduction(factors: Factors) -> Polynomial:
-    """{power of sigma^2: {ks: integer}} with E prod_a sum_i s_i^{j_a} p_i^{k_a} = sum sigma^(2
-    power) c E prod sum p^k.
+    """Stein reduction of E prod_a sum_i s_i^{j_a} p_i^{k_a}.
+
+    Returns {power: {ks: c}}: the moment is the sum of c sigma^(2 power) E prod_k sum_i p_i^k.
     """
     return combine({_product(*checked_factors(factors)): 1})
 

@@ -1,8 +1,9 @@
 """Tables of moments at one prompt length: piecewise polynomials, microseconds per value.
 
-Every moment here is positive, and its logarithm is analytic in r = log(1 + sigma^2). On equal panels
-of r it is stored as the polynomial through its values at Chebyshev points, so an evaluation is one
-look-up and one Horner scheme, differentiated as the polynomial it is (dr/dsigma = 0 at sigma = 0).
+Every moment here is positive, and its logarithm is analytic in r = log(1 + sigma^2). On equal
+panels of r it is stored as the polynomial through its values at Chebyshev points. An evaluation is
+one look-up and one Horner scheme, and derivatives are those of the polynomial (dr/dsigma = 0 at
+sigma = 0).
 `ParticipationTable` holds P_2, P_3, P_22 and is what users see; `output_moment_table` holds
 P_2 and P_2 + 6 P_3 - 6 P_22, which decide the error of a head's output, for use inside solvers.
 """
@@ -139,8 +140,8 @@ class ParticipationTable(eqx.Module):
     """P_2, P_3, P_22 at one length `L` for sigma in [0, sigma_max], certified to 1e-10.
 
     `table(sigma)` returns a `Participation`; jit, vmap, grad and higher derivatives in sigma.
-    Outside the range it raises instead of extrapolating. `error` bounds the relative error. A
-    pytree: pass it through jit as an argument.
+    Raises outside the range. `error` bounds the relative error. A pytree: pass it through jit as an
+    argument.
 
     >>> import largeprompt as lp
     >>> print(lp.ParticipationTable(L=50, sigma_max=2.0)(1.0).p2.round(6))

@@ -1,10 +1,10 @@
-"""Participation moments of the softmax of Gaussian scores, exactly, at a cost independent of L.
+"""Participation moments of the softmax of Gaussian scores, at a cost independent of L.
 
 For s_i iid N(0, sigma^2), i = 1..L, and p = softmax(s):
 
     P_k = E sum_i p_i^k,      P_22 = E (sum_i p_i^2)^2,      in general  E prod_a sum_i p_i^{k_a}.
 
-They decide everything a finite prompt does to softmax attention (see docs/finite_prompts.md).
+They determine the exact finite-prompt errors of softmax attention (docs/finite_prompts.md).
 """
 
 from functools import lru_cache
@@ -22,8 +22,8 @@ from ._domain import RESOLVED, SHORT, apply
 from ._elementwise import Kernel
 from ._laplace import Scalar, contract, laplace_rule
 
-_ROUNDING = 2e-14  # what float64 leaves of the sums even when the nodes are perfect
-# The identities see the errors in other proportions than the moments themselves do.
+_ROUNDING = 2e-14  # rounding error of the sums in float64
+# the identities weigh the errors differently than the moments do
 _SAFETY = 4.0
 _PROBES = ((2,), (4,), (1, 1))  # their windows contain those of the other products of order 2 to 4
 # the last sigma at which `moment_functions` calls `participation`, for short and long prompts
@@ -41,7 +41,7 @@ class Participation(eqx.Module):
 
 
 def finite_length(L: Scalar) -> tuple[Array, Scalar]:
-    """(whether L is finite, L or a stand-in where it is not: no inf may reach a derivative)."""
+    """(whether `L` is finite, `L` or 2 where it is not, since an inf would spoil derivatives)."""
     finite = jnp.isfinite(L)
     return finite, jnp.where(finite, L, 2.0)
 
@@ -78,12 +78,12 @@ def participation_kernel(sigma: Scalar, L: Scalar) -> tuple[Scalar, ...]:
 
 
 def participation(sigma: ArrayInput, L: ArrayInput) -> Participation:
-    """P_2, P_3 and P_22 for score deviation `sigma` >= 0 and length `L` (real, 1 to 1e100, or
-    infinity).
+    """P_2, P_3 and P_22 for score deviation `sigma` >= 0 and length `L`.
 
-    Broadcasts; works under jit, vmap and grad (in 64-bit mode; concrete arguments give float64 in
-    any mode). Relative error about 1e-14 for sigma up to 12 and L up to 1e12; `error` says what
-    was reached. Refused for sigma > 40 with fewer than 100 tokens, which the nodes do not resolve.
+    `L` is real, from 1 to 1e100, or infinity. Arguments broadcast. Works under jit, vmap and grad
+    in 64-bit mode; concrete arguments give float64 in any mode. The relative error is about 1e-14
+    for sigma up to 12 and L up to 1e12, and is estimated in `error`. Raises for sigma > 40 with
+    fewer than 100 tokens, where the quadrature is not accurate.
 
     >>> import largeprompt as lp
     >>> print(lp.participation(1.0, 50).p2.round(6))

@@ -27,7 +27,7 @@ def x64_mode() -> Iterator[None]:
 
 @contextmanager
 def _x64_by_environment() -> Iterator[None]:
-    """64-bit mode for a function that imports JAX itself: JAX reads its mode from the environment."""
+    """64-bit mode for a function that imports JAX: it reads its mode from the environment."""
     before = os.environ.pop(_VARIABLE, None)
     os.environ[_VARIABLE] = "1"
     try:

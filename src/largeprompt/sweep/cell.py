@@ -33,7 +33,7 @@ class Cell:
 
 
 def canonical(configuration: Any) -> str:
-    """JSON text of a configuration: equal for equal configurations; infinite numbers are allowed."""
+    """JSON text of a configuration, equal for equal ones; infinite numbers are allowed."""
     if not isinstance(configuration, Mapping):
         raise ValueError(
             message(
@@ -60,7 +60,7 @@ def _plain(value: Any, where: str) -> Any:
         return [_plain(part, f"{where}[{i}]") for i, part in enumerate(value)]
     raise ValueError(
         message(
-            "a configuration must consist of plain values: numbers, text, booleans, None, lists, dicts",
+            "a configuration must have plain values: numbers, text, booleans, None, lists, dicts",
             f"{'NaN' if isinstance(value, numbers.Real) else type(value).__name__} at {where}",
             "pass array.tolist() for an array, and build other objects in the cell function",
         )

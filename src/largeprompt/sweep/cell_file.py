@@ -31,18 +31,18 @@ def encode(data: xr.Dataset, record: dict[str, Any]) -> bytes:
     """
     _check_not_empty(data)
     body = bytes(data.assign_attrs({_RECORD: json.dumps(record)}).to_netcdf(engine="scipy"))
-    content = _MAGIC + hashlib.sha256(body).hexdigest().encode() + b"\n" + body
-    stored, _ = decode(content)
+    encoded = _MAGIC + hashlib.sha256(body).hexdigest().encode() + b"\n" + body
+    stored, _ = decode(encoded)
     _check_unchanged(data, stored)
     _check_finite(stored)
-    return content
+    return encoded
 
 
-def decode(content: bytes) -> tuple[xr.Dataset, dict[str, Any]]:
+def decode(encoded: bytes) -> tuple[xr.Dataset, dict[str, Any]]:
     """Return the dataset and its record; raise `Damaged` if any bit has changed."""
-    head, _, body = content.partition(b"\n")
+    head, _, body = encoded.partition(b"\n")
     if head != _MAGIC + hashlib.sha256(body).hexdigest().encode():
-        raise Damaged("truncated" if len(content) < len(_MAGIC) + 65 else "checksum does not match")
+        raise Damaged("truncated" if len(encoded) < len(_MAGIC) + 65 else "checksum does not match")
     with xr.open_dataset(io.BytesIO(body), engine="scipy", decode_timedelta=False) as file:
         data = _native(file.load())
     return data, json.loads(data.attrs.pop(_RECORD))

@@ -55,7 +55,7 @@ def function_version(function: Callable) -> str:
     if source is None or not Path(source).is_file():
         raise ValueError(
             message(
-                "a cell function must come from a source file, whose hash tells when it has changed",
+                "a cell function must come from a source file, whose hash shows changes",
                 f"{function.__module__}",
                 "define the function at the top level of a file and import it",
             )
@@ -65,6 +65,6 @@ def function_version(function: Callable) -> str:
 
 @cache
 def _module_source(function: Callable, source: str) -> bytes:
-    """Source of a function's module, read once for each function object (reloading makes a new one)."""
+    """Source of a function's module, read once for each function object."""
     del function  # only a part of the cache key
     return Path(source).read_bytes()

@@ -26,7 +26,7 @@ _LONGEST_TEXT = 6000  # characters; so short a message passes between processes 
 
 @dataclass(frozen=True)
 class Outcome:
-    """A computed cell: its encoded result unless it is stored already, or the reason of a failure."""
+    """A computed cell: its encoded result unless stored already, or the reason of a failure."""
 
     cell: Cell
     encoded: bytes | None = None
@@ -44,7 +44,7 @@ def compute(cell: Cell) -> Outcome:
 
 
 def compute_and_store(cell: Cell, store: Store) -> Outcome:
-    """Compute and store a cell. Raises if it cannot be stored, since the next one could not be either."""
+    """Compute and store a cell. Raises if it cannot be stored: the next one could not be either."""
     outcome = compute(cell)
     if outcome.encoded is not None:
         store.write(cell.address, outcome.encoded)

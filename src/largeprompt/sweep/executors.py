@@ -49,7 +49,8 @@ def on_processes(cells: Sequence[Cell], store: Store, workers: int) -> Outcomes:
             if deaths[cell] < _ALONE:
                 suspects.append(cell)
             else:
-                reason = f"its process died {_ALONE} times with this cell alone: killed, or out of memory"
+                why = "killed, or out of memory"
+                reason = f"its process died {_ALONE} times with this cell alone: {why}"
                 yield Outcome(cell, reason=reason)
 
 
@@ -124,7 +125,7 @@ def _start_worker(lifeline: Connection) -> None:
 
 
 def on_cluster(cells: Sequence[Cell], address: str) -> Outcomes:
-    """Compute on the workers of a Dask scheduler, which gives the cells of a lost worker to another.
+    """Compute on the workers of a Dask scheduler, which reassigns the cells of a lost worker.
 
     The outcomes contain the encoded results, so the workers need no access to the folder.
     """

@@ -103,7 +103,7 @@ class SweepResult:
                 message(
                     "a consolidated file must contain every cell",
                     f"{len(self.cells) - missing} of {len(self.cells)} cells",
-                    "see .failures and run the sweep again, or pass allow_missing=True for those that are there",
+                    "see .failures and run the sweep again, or pass allow_missing=True",
                 )
             )
         return consolidate(

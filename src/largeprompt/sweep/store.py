@@ -49,7 +49,7 @@ class Store:
         self._publish(encoded, self.path(address).name)
 
     def read(self, address: str) -> tuple[xr.Dataset, dict[str, Any]] | None:
-        """Data and record of a cell, or None if it is not stored; raises `Damaged` if it has changed."""
+        """Data and record of a cell, None if it is not stored; `Damaged` if it has changed."""
         try:
             encoded = self.path(address).read_bytes()
         except (FileNotFoundError, NotADirectoryError):

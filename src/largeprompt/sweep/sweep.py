@@ -127,7 +127,7 @@ class Sweep:
         workers: int | None = None,
         cluster: str | None = None,
     ) -> Generator[FinishedCell, None, None]:
-        """Like `run`, but yields each cell when it is finished, stored ones first, without a bar."""
+        """Like `run`, but yields each cell when it is finished, stored ones first; no bar."""
         store = Store(folder)
         executor = _executor(store, workers, cluster)
         missing, _ = _missing_cells(self.cells, store)
