@@ -8,7 +8,7 @@ from jaxtyping import Array, Float
 
 from .. import _checks
 from .._typing import ArrayInput
-from ..measures import AbstractMeasure, Dirac, Empirical, Gaussian
+from ..measures import AbstractMeasure, Gaussian
 from .head import Head
 from .softmax import attend
 
@@ -59,21 +59,19 @@ class Layer(eqx.Module):
         return jnp.asarray(z) + total if self.residual else total
 
     def __call__(self, measure: AbstractMeasure) -> AbstractMeasure:
-        match measure:
-            case Dirac():
-                return Dirac(self.apply(measure, measure.point))
-            case Gaussian():
-                return measure.affine(*self._affine_map(measure))
-            case Empirical():
-                pushed = Empirical(self.apply(measure, measure.points))
-                return pushed.with_log_weights(measure.log_weights)
-        raise ValueError(
-            _checks.message(
-                "a layer pushes Dirac, Gaussian and Empirical measures",
-                type(measure).__name__,
-                "push samples instead: layer(measure.sample(key, n))",
+        gaussian = measure.as_gaussian()
+        if gaussian is not None:
+            return measure.affine(*self._affine_map(gaussian))
+        pushed = measure.push_forward(lambda points: self.apply(measure, points))
+        if pushed is None:
+            raise ValueError(
+                _checks.message(
+                    "a layer pushes Gaussian measures and measures with finitely many atoms",
+                    type(measure).__name__,
+                    "push samples instead: layer(measure.sample(key, n))",
+                )
             )
-        )
+        return pushed
 
     def _affine_map(self, mu: Gaussian) -> tuple[Float[Array, "m d"], Float[Array, " m"]]:
         """(B, b) with layer map z -> B z + b for Gaussian tokens."""

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from .._typing import ArrayInput
-from ..measures import AbstractMeasure, Empirical
+from ..measures import AbstractMeasure
 from .head import Head
 from .softmax import queries_of, read_out, tilts_of
 
@@ -30,9 +30,10 @@ def _attend_linear(
     head: Head, measure: AbstractMeasure, queries: Float[Array, "q d"]
 ) -> Float[Array, "q m"]:
     tilts = tilts_of(head, measure, queries)
-    if isinstance(measure, Empirical):
-        scores = jnp.matmul(tilts, measure.points.T, precision="highest")
-        read = jnp.matmul(scores * measure.weights, measure.points, precision="highest")
+    prompt = measure.as_prompt()
+    if prompt is not None:
+        scores = jnp.matmul(tilts, prompt.points.T, precision="highest")
+        read = jnp.matmul(scores * prompt.weights, prompt.points, precision="highest")
     else:
         mean = measure.mean()
         second_moment = measure.cov() + jnp.outer(mean, mean)

@@ -50,8 +50,9 @@ def attend(
     engine, block_size = checked_engine(engine, block_size)
     if mesh is None:
         z = checked_queries(head, measure, z)
-        if isinstance(measure, Empirical):
-            return _attend_tokens(head, measure, z, engine=engine, block_size=block_size)
+        prompt = measure.as_prompt()
+        if prompt is not None:
+            return _attend_tokens(head, prompt, z, engine=engine, block_size=block_size)
         return _attend_law(head, measure, inside_domain(head, measure, z))
     queries, batch = queries_of(head, measure, z)
     options = {"engine": engine, "block_size": block_size}
@@ -88,15 +89,16 @@ def _on_mesh(
 ) -> TiltedMoments:
     """Tilted moments of tokens spread over devices."""
     mesh = _devices.checked_mesh(mesh)
-    if not isinstance(measure, Empirical):
+    prompt = measure.as_prompt()
+    if prompt is None:
         raise ValueError(
             _checks.message(
-                "a mesh spreads the tokens of an Empirical measure",
-                f"a {type(measure).__name__}, which has none",
-                "leave mesh out",
+                "`mesh` is only supported for measures given by tokens, such as Empirical",
+                f"a {type(measure).__name__}",
+                "drop `mesh=`",
             )
         )
-    return sharded_moments(measure, tilts_of(head, measure, queries), mesh, **options)
+    return sharded_moments(prompt, tilts_of(head, measure, queries), mesh, **options)
 
 
 def read_out(head: Head, means: Float[Array, "q d"]) -> Float[Array, "q m"]:
@@ -156,9 +158,10 @@ def _attend_jacobians(
     block_size: int | None,
 ) -> Jacobians:
     tilts = tilts_of(head, measure, queries)
-    if isinstance(measure, Empirical):
+    prompt = measure.as_prompt()
+    if prompt is not None:
         moments = empirical_moments(
-            measure, tilts, with_cov=True, engine=engine, block_size=block_size
+            prompt, tilts, with_cov=True, engine=engine, block_size=block_size
         )
         means, covs = moments.mean, moments.cov
         assert covs is not None  # for the type checker: requested above

@@ -1,8 +1,8 @@
 """What tokens are drawn from."""
 
 from ._domain_of_psi import require_domain as require_domain
-from .base import AbstractAutodiffMeasure as AbstractAutodiffMeasure
-from .base import AbstractMeasure as AbstractMeasure
+from .abstract import AbstractAutodiffMeasure as AbstractAutodiffMeasure
+from .abstract import AbstractMeasure as AbstractMeasure
 from .dirac import Dirac as Dirac
 from .empirical import Empirical as Empirical
 from .gaussian import Gaussian as Gaussian

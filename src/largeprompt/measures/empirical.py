@@ -1,5 +1,7 @@
 """A finite prompt: the weighted points of its tokens."""
 
+from collections.abc import Callable
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -7,8 +9,9 @@ from jaxtyping import Array, Float
 
 from .. import _checks
 from .._typing import ArrayInput, KeyInput
+from ._affine_maps import moved
 from ._scalar import log_mean_exp
-from .base import AbstractMeasure
+from .abstract import AbstractMeasure
 from .tilted_moments import TiltedMoments, tilted_moments
 
 
@@ -102,3 +105,28 @@ class Empirical(AbstractMeasure):
         """max_i |x_i - mean|^2 over the points that carry weight: valid for every tilt, not tight."""
         distances = jnp.sum((self.points - self.mean()) ** 2, axis=-1)
         return jnp.max(jnp.where(self._log_weights() > -jnp.inf, distances, 0.0))
+
+    def as_prompt(self) -> "Empirical":
+        return self
+
+    def atoms(self) -> "Empirical":
+        return self
+
+    @property
+    def is_bounded(self) -> bool:
+        return True
+
+    @property
+    def uniforms_needed(self) -> int:
+        return 1
+
+    def from_uniforms(self, uniforms: Float[Array, "n k"]) -> Float[Array, "n d"]:
+        chosen = jnp.searchsorted(jnp.cumsum(self.weights), uniforms[:, 0])
+        return self.points[chosen.clip(0, self.n - 1)]
+
+    def push_forward(self, function: Callable[[Array], Array]) -> "Empirical":
+        """The images of the points, with the same weights."""
+        return Empirical(function(self.points)).with_log_weights(self.log_weights)
+
+    def _affine(self, A: Float[Array, "k d"], b: Float[Array, " k"]) -> "Empirical":
+        return self.push_forward(lambda points: moved(points, A, b))

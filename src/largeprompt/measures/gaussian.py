@@ -1,13 +1,16 @@
 """Gaussian tokens, singular covariances included: the case in which infinite-prompt attention is linear."""
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
+from jax.scipy.special import ndtri
 from jaxtyping import Array, Float
 
 from .. import _checks
 from .._linalg import psd_sqrt
 from .._typing import ArrayInput, KeyInput
-from .base import AbstractMeasure
+from ._affine_maps import moved, sandwich
+from .abstract import AbstractMeasure
 from .empirical import Empirical
 
 
@@ -67,3 +70,18 @@ class Gaussian(AbstractMeasure):
 
     def subgaussian_proxy(self) -> Float[Array, ""]:
         return jnp.maximum(jnp.linalg.eigvalsh(self.covariance)[-1], 0.0)
+
+    def as_gaussian(self) -> "Gaussian":
+        return self
+
+    @property
+    def uniforms_needed(self) -> int:
+        return self.dim
+
+    @eqx.filter_jit
+    def from_uniforms(self, uniforms: Float[Array, "n k"]) -> Float[Array, "n d"]:
+        root = psd_sqrt(self.covariance)
+        return self.centre + jnp.matmul(ndtri(uniforms), root, precision="highest")
+
+    def _affine(self, A: Float[Array, "k d"], b: Float[Array, " k"]) -> "Gaussian":
+        return Gaussian(moved(self.centre, A, b), sandwich(A, self.covariance), check=False)

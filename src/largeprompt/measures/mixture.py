@@ -10,8 +10,9 @@ from jaxtyping import Array, Bool, Float
 from .. import _checks
 from .._typing import ArrayInput, KeyInput
 from ._scalar import log_mean_exp
-from .base import AbstractMeasure
+from .abstract import AbstractMeasure
 from .empirical import Empirical
+from .gaussian import Gaussian
 
 
 class Mixture(AbstractMeasure):
@@ -94,3 +95,41 @@ class Mixture(AbstractMeasure):
         between = jnp.sum((means - self.weights @ means) ** 2, axis=-1)
         present = self.log_weights > -jnp.inf
         return jnp.max(jnp.where(present, within, 0.0)) + jnp.max(jnp.where(present, between, 0.0))
+
+    def as_gaussian(self) -> Gaussian | None:
+        """The Gaussian of a mixture with one component."""
+        return self.components[0].as_gaussian() if len(self.components) == 1 else None
+
+    def atoms(self) -> Empirical | None:
+        parts = [part.atoms() for part in self.components]
+        found = [part for part in parts if part is not None]
+        if len(found) < len(parts):
+            return None
+        weights = [w * part.weights for w, part in zip(self.weights, found, strict=True)]
+        return Empirical(jnp.concatenate([part.points for part in found]), jnp.concatenate(weights))
+
+    def mixture(self) -> tuple[Float[Array, " k"], tuple[AbstractMeasure, ...]]:
+        return self.weights, self.components
+
+    @property
+    def is_bounded(self) -> bool:
+        return all(part.is_bounded for part in self.components)
+
+    @property
+    def uniforms_needed(self) -> int | None:
+        """One uniform chooses the component, the others make its token."""
+        needed = [part.uniforms_needed for part in self.components]
+        known = [number for number in needed if number is not None]
+        return 1 + max(known) if len(known) == len(needed) else None
+
+    def from_uniforms(self, uniforms: Float[Array, "n k"]) -> Float[Array, "n d"]:
+        chosen = jnp.searchsorted(jnp.cumsum(self.weights), uniforms[:, 0])
+        tokens = [
+            part.from_uniforms(uniforms[:, 1 : 1 + (part.uniforms_needed or 0)])
+            for part in self.components
+        ]
+        chosen = chosen.clip(0, len(self.components) - 1)
+        return jnp.stack(tokens)[chosen, jnp.arange(len(uniforms))]
+
+    def _affine(self, A: Float[Array, "j d"], b: Float[Array, " j"]) -> "Mixture":
+        return Mixture(self.weights, [part.affine(A, b) for part in self.components])

@@ -4,18 +4,23 @@ A product law tilts coordinate by coordinate, so each family here is closed unde
 theta, 0 for the law named by the class, and `tilt(u)` adds u to it.
 """
 
+import itertools
 from abc import abstractmethod
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float
 
 from .. import _checks
 from .._typing import ArrayInput, KeyInput
 from . import _scalar
-from .base import AbstractMeasure
+from ._gauss_points import LOG_CUTOFF, POINTS_PER_AXIS, gauss_legendre
+from .abstract import AbstractMeasure
 from .empirical import Empirical
+
+_MOST_SIGNS = 10  # dimensions of a Rademacher law whose 2^d atoms are enumerated
 
 
 class AbstractProduct(AbstractMeasure):
@@ -45,7 +50,7 @@ class AbstractProduct(AbstractMeasure):
 
     @abstractmethod
     def _draw(self, key: KeyInput, n: int) -> Float[Array, "n d"]:
-        """N draws of the law tilted by `natural`."""
+        """`n` draws of the law tilted by `natural`."""
 
     @eqx.filter_jit
     def log_mgf(self, u: ArrayInput) -> Float[Array, ""]:
@@ -66,6 +71,14 @@ class AbstractProduct(AbstractMeasure):
 
     def sample(self, key: KeyInput, n: int) -> Empirical:
         return Empirical(self._draw(_checks.key(key), _checks.count("n", n)))
+
+    @property
+    def is_bounded(self) -> bool:
+        return True
+
+    @property
+    def uniforms_needed(self) -> int:
+        return self.dim
 
 
 class Rademacher(AbstractProduct):
@@ -98,6 +111,17 @@ class Rademacher(AbstractProduct):
 
     def subgaussian_proxy(self) -> Float[Array, ""]:
         return jnp.ones((), self.dtype)
+
+    def atoms(self) -> Empirical | None:
+        """All sign vectors, in at most 10 dimensions."""
+        if self.dim > _MOST_SIGNS:
+            return None
+        signs = jnp.array(list(itertools.product((-1.0, 1.0), repeat=self.dim)), self.dtype)
+        return Empirical(signs, jax.nn.softmax(signs @ self.natural))
+
+    @eqx.filter_jit
+    def from_uniforms(self, uniforms: Float[Array, "n k"]) -> Float[Array, "n d"]:
+        return jnp.where(uniforms < jax.nn.sigmoid(2 * self.natural), 1.0, -1.0)
 
 
 class Uniform(AbstractProduct):
@@ -139,3 +163,23 @@ class Uniform(AbstractProduct):
 
     def subgaussian_proxy(self) -> Float[Array, ""]:
         return self.half_width**2 / 3
+
+    def quadrature(self, level: int = 0) -> Empirical | None:
+        """Gauss points along each axis, in at most 3 dimensions; needs concrete numbers.
+
+        They cover the part of the interval where the density e^{natural x} is not negligible.
+        """
+        if self.dim not in POINTS_PER_AXIS:
+            return None
+        natural, a = np.asarray(self.natural, np.float64), float(self.half_width)
+        reach = np.minimum(2 * a, LOG_CUTOFF / np.maximum(np.abs(natural), 1e-300))
+        low = np.where(natural < 0, -a, a - reach)
+        x, w = gauss_legendre(low, low + reach, int(POINTS_PER_AXIS[self.dim] * 2**level))
+        w = w * np.exp(natural[:, None] * x - np.abs(natural[:, None]) * a)
+        points = np.stack(np.meshgrid(*x, indexing="ij"), -1).reshape(-1, self.dim)
+        weights = np.prod(np.stack(np.meshgrid(*w, indexing="ij"), -1), -1).ravel()
+        return Empirical(jnp.asarray(points, self.dtype), weights)
+
+    @eqx.filter_jit
+    def from_uniforms(self, uniforms: Float[Array, "n k"]) -> Float[Array, "n d"]:
+        return self.quantile(uniforms)

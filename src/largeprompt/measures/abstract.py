@@ -1,6 +1,7 @@
-"""What a token measure is: the interface every measure implements, and the short way to write your own."""
+"""The interface of a token measure, and a base class that fills it in by automatic differentiation."""
 
 from abc import abstractmethod
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import equinox as eqx
@@ -16,6 +17,7 @@ from ._domain_of_psi import guard, require_finite
 
 if TYPE_CHECKING:
     from .empirical import Empirical
+    from .gaussian import Gaussian
 
 
 class AbstractMeasure(eqx.Module):
@@ -30,6 +32,19 @@ class AbstractMeasure(eqx.Module):
 
     A measure whose psi is infinite somewhere overrides `in_domain`. Outside the domain `log_mgf` is
     +inf, and tilting, hence attention, raises.
+
+    The remaining methods declare what else is known about the law. Their defaults claim nothing;
+    override those that apply, and callers that can use the fact will.
+
+    | method | what it declares |
+    |---|---|
+    | `as_gaussian()` | the law is this `Gaussian` |
+    | `as_prompt()` | the law is given by these tokens, over which attention streams |
+    | `atoms()` | the law is carried by these weighted points, exactly |
+    | `quadrature(level)` | these points integrate smooth functions, better with every level |
+    | `mixture()` | the law is a mixture of these measures |
+    | `is_bounded` | the support is bounded |
+    | `uniforms_needed`, `from_uniforms(uniforms)` | tokens are a function of this many uniforms |
     """
 
     dim: eqx.AbstractVar[int]
@@ -60,7 +75,7 @@ class AbstractMeasure(eqx.Module):
 
     @abstractmethod
     def sample(self, key: KeyInput, n: int) -> "Empirical":
-        """N independent draws, as an `Empirical` measure: a prompt of n tokens."""
+        """`n` independent draws, as an `Empirical` measure: a prompt of n tokens."""
 
     @abstractmethod
     def subgaussian_proxy(self) -> Float[Array, ""]:
@@ -84,17 +99,88 @@ class AbstractMeasure(eqx.Module):
         """E (x - E x)(x - E x)'."""
         return self.tilted_cov(jnp.zeros(self.dim, self.dtype))
 
+    def as_gaussian(self) -> "Gaussian | None":
+        """The law as a `Gaussian` if it is known to be one, point masses included."""
+        return None
+
+    def as_prompt(self) -> "Empirical | None":
+        """The law as a finite prompt if it is given by its tokens.
+
+        Attention streams over these tokens instead of calling `tilted_mean`.
+        """
+        return None
+
+    def atoms(self) -> "Empirical | None":
+        """The law as finitely many weighted points, exactly; None if it has too many or none."""
+        return None
+
+    def quadrature(self, level: int = 0) -> "Empirical | None":
+        """Weighted points whose sums converge geometrically to averages of smooth functions.
+
+        Each level has twice the points of the one before along every axis, so the difference of
+        two levels estimates the error of the lower one. None if no such rule is known.
+        """
+        return None
+
+    def mixture(self) -> tuple[Float[Array, " k"], tuple["AbstractMeasure", ...]]:
+        """Weights and components of the law as a mixture: by default weight 1 and the law itself."""
+        return jnp.ones(1, self.dtype), (self,)
+
+    @property
+    def is_bounded(self) -> bool:
+        """Whether the support is known to be bounded."""
+        return False
+
+    @property
+    def uniforms_needed(self) -> int | None:
+        """Number of uniforms that `from_uniforms` turns into one token; None if there is no map."""
+        return None
+
+    def from_uniforms(self, uniforms: Float[Array, "n k"]) -> Float[Array, "n d"]:
+        """Tokens as a function of independent uniforms on (0, 1), `uniforms_needed` for each."""
+        raise ValueError(
+            _checks.message(
+                "from_uniforms needs a measure with a map from uniforms",
+                f"a {type(self).__name__}, whose uniforms_needed is None",
+                "use sample(key, n), or define uniforms_needed and from_uniforms",
+            )
+        )
+
     def affine(self, A: ArrayInput, b: ArrayInput | None = None) -> "AbstractMeasure":
         """The law of A x + b; A has shape (k, d), b shape (k,), zero if left out."""
-        from .transforms import affine_image
+        A = _checks.shaped("A", _checks.finite("A", A), ("k", self.dim)).astype(self.dtype)
+        b = jnp.zeros(A.shape[0], A.dtype) if b is None else _checks.finite("b", b).astype(A.dtype)
+        return self._affine(A, _checks.shaped("b", b, (A.shape[0],)))
 
-        return affine_image(self, A, b)
+    def push_forward(self, function: Callable[[Array], Array]) -> "AbstractMeasure | None":
+        """The law of function(x), for a function of points (n, d); None without `atoms`."""
+        atoms = self.atoms()
+        return None if atoms is None else atoms.push_forward(function)
 
     def __add__(self, other: "AbstractMeasure") -> "AbstractMeasure":
         """The law of x + y with x ~ self and y ~ other independent."""
-        from .transforms import independent_sum
+        from .transforms import sum_of
 
-        return independent_sum(self, other)
+        first, second = _checks.measures("the terms of a sum", (self, other), AbstractMeasure)
+        if (shift := first._point()) is not None:
+            return second.affine(jnp.eye(second.dim), shift)
+        if (shift := second._point()) is not None:
+            return first.affine(jnp.eye(first.dim), shift)
+        return sum_of((*first._terms(), *second._terms()))
+
+    def _affine(self, A: Float[Array, "k d"], b: Float[Array, " k"]) -> "AbstractMeasure":
+        """`affine` with validated arguments; override it in a family closed under affine maps."""
+        from .transforms import AffineImage
+
+        return AffineImage(self, A, b)
+
+    def _point(self) -> Float[Array, " d"] | None:
+        """The point of a point mass, None for other measures."""
+        return None
+
+    def _terms(self) -> tuple["AbstractMeasure", ...]:
+        """Independent measures whose sum has this law."""
+        return (self,)
 
     @property
     def dtype(self) -> np.dtype:
@@ -103,7 +189,7 @@ class AbstractMeasure(eqx.Module):
         return np.result_type(*(leaf.dtype for leaf in leaves)) if leaves else jnp.zeros(()).dtype
 
     def _vector(self, u: ArrayInput) -> Float[Array, " d"]:
-        """U checked: shape (d,), the measure's own type."""
+        """Validate `u`: shape (d,), cast to the measure's dtype."""
         return _checks.shaped("u", _checks.float_array("u", u), (self.dim,)).astype(self.dtype)
 
 
