@@ -22,6 +22,7 @@ from .._typing import ArrayInput, KeyInput
 from ..attention import Head, attend
 from ..attention.softmax import queries_of
 from ..measures import AbstractMeasure, Dirac
+from ..prompts import MonteCarlo
 from ._attributes import attributes
 
 _BLOCK = 4096  # tokens drawn at once: part of what defines the random stream
@@ -79,7 +80,7 @@ def growing_prompt(
     )
     scale = float(iterated_logarithm_scale(head, mu, queries[0]))
     envelope = scale * np.sqrt(2 * np.log(np.log(wanted)) / wanted)
-    found = attributes(head, mu, Dirac(queries[0]), key)
+    found = attributes(head, mu, Dirac(queries[0]), MonteCarlo(key))
     found["scale"] = scale
     return xr.Dataset(
         {"distance": (("prompt", "length"), distances), "envelope": ("length", envelope)},

@@ -18,41 +18,33 @@ import jax.numpy as jnp
 import numpy as np
 import xarray as xr
 
+from .. import _checks
 from .._float64 import in_float64
 from .._linalg import covariance_root
-from .._typing import KeyInput
 from ..attention import Head
-from ..measures import (
-    AbstractMeasure,
-    AffineImage,
-    Dirac,
-    Empirical,
-    Gaussian,
-    IndependentSum,
-    Mixture,
-    Rademacher,
-    Sphere,
-    Uniform,
-)
-from ..measures.transforms import without_spread
+from ..measures import AbstractMeasure, Empirical, Gaussian
+from ..prompts import AbstractMethod, Exact, QuasiMonteCarlo
+from ..prompts.methods import as_method
+from ..prompts.quasi import Scrambling, scrambled
+from ..prompts.query_averages import check_dimensions
 from ._attributes import attributes
-from ._errors import check_dimensions
-from ._queries import finite_support, quadrature, scrambled, two_keys
 
 ORDERS = (0, 4, 8)
 _HALF = max(ORDERS) // 2
-_POINTS = 8  # 2^8 queries against 2^12 tokens where there is no closed form
-_TOKENS = 12
+_POINTS = 2**8  # queries, where there is no closed form
+_TOKENS = 2**12
 
 
 @in_float64
 def assumption_3_3(
-    head: Head, mu: AbstractMeasure, nu: AbstractMeasure, key: KeyInput | None = None
+    head: Head, mu: AbstractMeasure, nu: AbstractMeasure, method: AbstractMethod | None = None
 ) -> xr.Dataset:
-    """The nine moments, with `tilted` and `joint` over ("token_order", "query_order"), their errors, and what is infinite.
+    """The nine moments, with `tilted` and `joint` over ("token_order", "query_order"), their
+    errors, and which are infinite.
 
-    Exact (error 0) for Gaussian tokens and queries, and for discrete laws; otherwise estimated from randomised points, which need
-    a `key`. `why` says, where a joint moment is infinite, for what reason; it is empty where both are finite.
+    `method` is `Exact()` (None) for Gaussian tokens and queries and for discrete laws, otherwise
+    `QuasiMonteCarlo(key)`. `why` gives the reason where a joint moment is infinite, and is empty
+    where it is finite.
 
     >>> import jax.numpy as jnp
     >>> import largeprompt as lp
@@ -64,8 +56,16 @@ def assumption_3_3(
     |G^(1/2) U C^(1/2)| = 2 >= 1: e^<x,Uz> outgrows the Gaussian densities
     """
     check_dimensions(head, mu, nu)
-    tilted = _tilted(head, mu, nu, key)
-    joint = _joint(head, mu, nu, key)
+    method = as_method(method)
+    if not isinstance(method, (Exact, QuasiMonteCarlo)):
+        raise ValueError(
+            _checks.message(
+                "method must be Exact() or QuasiMonteCarlo(key)", repr(method), "pass one of them"
+            )
+        )
+    scrambling = method.scrambling if isinstance(method, QuasiMonteCarlo) else None
+    tilted = _tilted(head, mu, nu, scrambling)
+    joint = _joint(head, mu, nu, scrambling)
     axes = ("token_order", "query_order")
     return xr.Dataset(
         {
@@ -76,7 +76,7 @@ def assumption_3_3(
             "why": (axes, np.where(np.isinf(joint.value), joint.why, "")),
         },
         {"token_order": list(ORDERS), "query_order": list(ORDERS)},
-        attributes(head, mu, nu, key),
+        attributes(head, mu, nu, method),
     )
 
 
@@ -90,11 +90,15 @@ def _numbers(*arrays: jax.Array) -> list[np.ndarray]:
     return [np.asarray(a, np.float64) for a in arrays]
 
 
-def _tilted(head: Head, mu: AbstractMeasure, nu: AbstractMeasure, key: KeyInput | None) -> _Moments:
-    mu, nu = (without_spread(law) if isinstance(law, Dirac) else law for law in (mu, nu))
-    if isinstance(mu, Gaussian) and isinstance(nu, Gaussian):
+def _tilted(
+    head: Head, mu: AbstractMeasure, nu: AbstractMeasure, scrambling: Scrambling | None
+) -> _Moments:
+    tokens, queries = mu.as_gaussian(), nu.as_gaussian()
+    if tokens is not None and queries is not None:
         # given z, x is N(m + GUz, G): (x, z) is one Gaussian vector
-        U, G, m, C, a = _numbers(head.U, mu.covariance, mu.centre, nu.covariance, nu.centre)
+        U, G, m, C, a = _numbers(
+            head.U, tokens.covariance, tokens.centre, queries.covariance, queries.centre
+        )
         through, d = G @ U, len(G)
         factor = np.block(
             [
@@ -104,50 +108,34 @@ def _tilted(head: Head, mu: AbstractMeasure, nu: AbstractMeasure, key: KeyInput 
         )
         value = _even_moments(np.concatenate([m + through @ a, a]), factor, d)
         return _Moments(value, np.zeros_like(value))
-    return _estimated(head, mu, nu, key, normalised=True)
+    return _estimated(head, mu, nu, scrambling, normalised=True)
 
 
-def _joint(head: Head, mu: AbstractMeasure, nu: AbstractMeasure, key: KeyInput | None) -> _Moments:
-    mu, nu = (without_spread(law) if isinstance(law, Dirac) else law for law in (mu, nu))
-    if isinstance(mu, Gaussian) and isinstance(nu, Gaussian):
-        return _joint_gaussian(head, mu, nu)
-    if isinstance(mu, Mixture) or isinstance(nu, Mixture):  # linear in both laws
+def _joint(
+    head: Head, mu: AbstractMeasure, nu: AbstractMeasure, scrambling: Scrambling | None
+) -> _Moments:
+    tokens, queries = mu.as_gaussian(), nu.as_gaussian()
+    if tokens is not None and queries is not None:
+        return _joint_gaussian(head, tokens, queries)
+    of_mu, of_nu = (list(zip(*law.mixture(), strict=True)) for law in (mu, nu))
+    if len(of_mu) * len(of_nu) > 1:  # linear in both laws
         parts = [
-            (float(w * v), _joint(head, part, other, key))
-            for (w, part), (v, other) in itertools.product(_components(mu), _components(nu))
+            (float(w * v), _joint(head, part, other, scrambling))
+            for (w, part), (v, other) in itertools.product(of_mu, of_nu)
         ]
         value = sum(w * part.value for w, part in parts)
         error = sum(w * part.error for w, part in parts)
         return _Moments(
             np.asarray(value), np.asarray(error), next((p.why for _, p in parts if p.why), "")
         )
-    if not (_bounded(mu) or _bounded(nu)):
+    if not (mu.is_bounded or nu.is_bounded):
         value = np.full((3, 3), np.inf)
         return _Moments(
             value,
             np.zeros_like(value),
             "neither law is known to be bounded: no finite value can be certified from points",
         )
-    return _estimated(head, mu, nu, key, normalised=False)
-
-
-def _components(law: AbstractMeasure) -> list[tuple[float, AbstractMeasure]]:
-    if isinstance(law, Mixture):
-        return [(float(w), part) for w, part in zip(law.weights, law.components, strict=True)]
-    return [(1.0, law)]
-
-
-def _bounded(law: AbstractMeasure) -> bool:
-    match law:
-        case Dirac() | Empirical() | Rademacher() | Uniform() | Sphere():
-            return True
-        case AffineImage():
-            return _bounded(law.measure)
-        case Mixture():
-            return all(map(_bounded, law.components))
-        case IndependentSum():
-            return all(map(_bounded, law.parts))
-    return False
+    return _estimated(head, mu, nu, scrambling, normalised=False)
 
 
 def _joint_gaussian(head: Head, mu: Gaussian, nu: Gaussian) -> _Moments:
@@ -226,15 +214,21 @@ def _exponential(log: np.ndarray) -> np.ndarray:
 
 
 def _estimated(
-    head: Head, mu: AbstractMeasure, nu: AbstractMeasure, key: KeyInput | None, normalised: bool
+    head: Head,
+    mu: AbstractMeasure,
+    nu: AbstractMeasure,
+    scrambling: Scrambling | None,
+    normalised: bool,
 ) -> _Moments:
     """Weighted sums over points of both laws; exact where both are discrete."""
-    exact_tokens, few_queries, fewer = finite_support(mu), finite_support(nu), None
+    atoms, few_queries, fewer = mu.atoms(), nu.atoms(), None
     if few_queries is None:
-        few_queries, fewer = quadrature(nu, 1), quadrature(nu)
-    for_tokens, for_queries = two_keys(key)
-    tokens = [exact_tokens] if exact_tokens is not None else scrambled(mu, for_tokens, _TOKENS)
-    queries = [few_queries] if few_queries is not None else scrambled(nu, for_queries, _POINTS)
+        few_queries, fewer = nu.quadrature(1), nu.quadrature()
+    for_tokens, for_queries = (None, None) if scrambling is None else scrambling.two()
+    tokens = [atoms] if atoms is not None else scrambled(mu, for_tokens, _TOKENS, "tokens")
+    queries = (
+        [few_queries] if few_queries is not None else scrambled(nu, for_queries, _POINTS, "queries")
+    )
     count = max(len(tokens), len(queries))
     tokens, queries = (part * count if len(part) == 1 else part for part in (tokens, queries))
     values = [_sums(head, x, z, normalised) for x, z in zip(tokens, queries, strict=True)]

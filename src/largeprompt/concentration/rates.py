@@ -196,7 +196,8 @@ def horizon(head: Head, mu: AbstractMeasure) -> Horizon:
     >>> print(lp.horizon(lp.Head(U=jnp.eye(2), V=jnp.eye(2)), lp.Gaussian(jnp.zeros(2), jnp.eye(2))))
     Horizon(H=1.0, output_law_rate=0.25, pointwise_rate=0.309...)
     """
-    if not isinstance(mu, Gaussian):
+    normal = mu.as_gaussian()
+    if normal is None:
         raise ValueError(
             _checks.message(
                 "the horizon is defined for Gaussian tokens",
@@ -204,5 +205,5 @@ def horizon(head: Head, mu: AbstractMeasure) -> Horizon:
                 "pass Gaussian(mu.mean(), mu.cov()) for the Gaussian of the same moments",
             )
         )
-    kappa = steepness(head, mu, mu)
+    kappa = steepness(head, normal, normal)
     return Horizon(math.sqrt(kappa), 1 / (2 * (1 + kappa)), sharp_exponent(kappa) / 2)

@@ -3,7 +3,7 @@
 The output of one head at one query needs only the scores: given standardised scores g_i = (s_i - <u, m>)/sigma the tokens are
 x_i = m + (G u / sigma) g_i + residual, the residual N(0, R) with R = G - G u u'G / sigma^2 independent of the scores. So the
 weighted sum of the residuals is one Gaussian of covariance (sum p_i^2) R, and a prompt costs L scalar normals instead of L d.
-The sums over tokens are streamed (_weighted_sums.py): memory does not depend on L.
+The sums over tokens are streamed (weighted_sums.py): memory does not depend on L.
 
 Random numbers: token i of prompt r has the name (key, r, i), so a draw depends on the key and its index, not on how many are
 drawn, how they are batched, or where.
@@ -24,8 +24,8 @@ from .._typing import ArrayInput, KeyInput
 from ..attention import Head
 from ..attention.softmax import queries_of, tilts_of
 from ..measures import AbstractMeasure, Gaussian
-from ._weighted_sums import Layout, capacity_for, weighted_sums
 from .normals import counters, normal_pairs, words
+from .weighted_sums import Layout, capacity_for, weighted_sums
 
 
 def sample_outputs(
@@ -38,10 +38,10 @@ def sample_outputs(
     *,
     mesh: Mesh | None = None,
 ) -> Float[Array, "n m"]:
-    """N independent draws of T[mu_L](z) for Gaussian tokens, exact in law, in the precision of the measure.
+    """`n` independent draws of T_L(z) for Gaussian tokens, exact in law, in the measure's precision.
 
-    **Arguments:** one query `z` of shape (d,), a whole number `L` of tokens (1e8 is fine), the number `n` of prompts. With a `mesh` the
-    prompts are spread over its devices: the same draws, key for key.
+    **Arguments:** one query `z` of shape (d,), a whole number `L` of tokens (1e8 is fine), the
+    number `n` of prompts. With a `mesh` its devices share the prompts: the same draws, key for key.
 
     >>> import jax, jax.numpy as jnp
     >>> import largeprompt as lp
@@ -74,7 +74,8 @@ def sample_gradients(
     *,
     mesh: Mesh | None = None,
 ) -> GradientSamples:
-    """N independent draws of the gradient of <y, T[mu_L](z)> in (U, V), y the `cotangent` of shape (m,), exact in law.
+    """`n` independent draws of the gradient of <y, T_L(z)> in (U, V), y the `cotangent` of shape (m,),
+    exact in law.
 
     d<y,T>/dU = (sum_i p_i (v_i - v) x_i) z' with v_i = <y, V x_i>, v = sum_i p_i v_i, and d<y,T>/dV = y (sum_i p_i x_i)'. Two
     normals a token: its score, and v_i given the score; the rest is one Gaussian a prompt.
@@ -113,12 +114,13 @@ def _one_query(
     name: str, head: Head, mu: AbstractMeasure, z: ArrayInput, L: int, n: int
 ) -> tuple[Gaussian, Float[Array, " d"], int, int]:
     queries, batch = queries_of(head, mu, z)
-    if not isinstance(mu, Gaussian):
+    normal = mu.as_gaussian()
+    if normal is None:
         raise ValueError(
             _checks.message(
                 f"{name} draws scores of Gaussian tokens",
                 f"a {type(mu).__name__}",
-                "use estimate(key, quantity, ..., route='tokens'), which samples whole tokens of any measure",
+                "attend to mu.sample(key, L), or average with expect(..., lp.MonteCarlo(key))",
             )
         )
     if batch:
@@ -129,7 +131,7 @@ def _one_query(
                 "use jax.vmap over the queries, with one key each",
             )
         )
-    return mu, queries[0].astype(mu.dtype), token_count(L), _checks.count("n", n)
+    return normal, queries[0].astype(mu.dtype), token_count(L), _checks.count("n", n)
 
 
 def _score_direction(head: Head, mu: Gaussian, z: Float[Array, " d"]) -> tuple[Array, Array]:
