@@ -15,10 +15,10 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton
 from jaxtyping import Array, Float
 
+from .._softmax_sums import NO_WEIGHT, SoftmaxSums
 from ..measures import Empirical, TiltedMoments
 
 _FEW = 8  # queries taken one by one: below this the tokens' memory is the limit, not the arithmetic
-_NOTHING = -1e30  # the log of no weight: -inf would make differences that are not numbers
 _PARTS = 4096  # parts of the prompt for one query: about 32 programs on each of 132 processors
 _QUERIES = 64  # queries of a block
 _PROGRAMS = 1056  # programs for many queries
@@ -80,38 +80,37 @@ def _one_by_one(
             if log_weights_ref is not None:
                 at = log_weights_ref.at[pl.ds(start, rows)]
                 logs = triton.load(at, mask=inside, other=0.0).astype(jnp.float32)
-            return x, jnp.where(inside, logs, _NOTHING)
+            return x, jnp.where(inside, logs, NO_WEIGHT)
 
         centre = 0.0 * tilt
         if with_cov:
             present = jnp.clip(n - first, 1, rows).astype(jnp.float32)
             centre = jnp.sum(load(first)[0], axis=0) / present
 
-        def step(i: Array, carry: tuple) -> tuple:
-            top, total, sums, *squares = carry
+        def step(i: Array, sums: SoftmaxSums) -> SoftmaxSums:
             x, logs = load(first + i * rows)
             scores = jnp.sum(x * tilt[None, :], axis=1) + logs
-            new = jnp.maximum(top, jnp.max(scores))
-            fade, weights = jnp.exp(top - new), jnp.exp(scores - new)
+            top = jnp.maximum(sums.top, jnp.max(scores))
+            weights = jnp.exp(scores - top)
             if with_cov:
                 x = x - centre[None, :]
-            moved = weights[:, None] * x
-            found = (new, total * fade + jnp.sum(weights), sums * fade + jnp.sum(moved, axis=0))
+            weighted = weights[:, None] * x
+            found = (jnp.sum(weights), jnp.sum(weighted, axis=0))
             if with_cov:
-                found += (squares[0] * fade + jnp.dot(moved.T, x, precision="highest"),)
-            return found
+                found += (jnp.dot(weighted.T, x, precision="highest"),)
+            return sums.rescaled(top).add(SoftmaxSums(top, found))
 
         zero = jnp.zeros((), jnp.float32)
-        empty = (zero + _NOTHING, zero, 0.0 * tilt)
+        empty = (zero, 0.0 * tilt)
         if with_cov:
             empty += (jnp.zeros((width, width), jnp.float32),)
-        top, total, sums, *squares = jax.lax.fori_loop(jnp.int32(0), jnp.int32(steps), step, empty)
-        share = jnp.where(total > 0, 1 / jnp.where(total > 0, total, 1.0), 0.0)
-        gap = sums * share
-        log_ref[...] = (top + jnp.log(total)).reshape(1, 1)
+        nothing = SoftmaxSums(zero + NO_WEIGHT, empty)
+        sums = jax.lax.fori_loop(jnp.int32(0), jnp.int32(steps), step, nothing)
+        log_sum, (gap, *squares) = sums.averages()
+        log_ref[...] = log_sum.reshape(1, 1)
         mean_ref[...] = (centre + gap).reshape(1, 1, width)
         if with_cov:
-            cov = squares[0] * share - gap[:, None] * gap[None, :]
+            cov = squares[0] - gap[:, None] * gap[None, :]
             cov_refs[0][...] = cov.reshape(1, 1, width, width)
 
     shapes = [(parts, q), (parts, q, width), *([(parts, q, width, width)] if with_cov else [])]
@@ -156,8 +155,7 @@ def _in_blocks(prompt: Empirical, tilts: Float[Array, "q d"], interpret: bool) -
         tilts = _halves(tilts_ref[...])
         first = pl.program_id(1) * steps * rows
 
-        def step(i: Array, carry: tuple) -> tuple:
-            top, total, sums = carry
+        def step(i: Array, sums: SoftmaxSums) -> SoftmaxSums:
             start = first + i * rows
             inside = start + jax.lax.iota(jnp.int32, rows) < n
             at = points_ref.at[pl.ds(start, rows), pl.ds(0, width)]
@@ -167,20 +165,20 @@ def _in_blocks(prompt: Empirical, tilts: Float[Array, "q d"], interpret: bool) -
                 at = log_weights_ref.at[pl.ds(start, rows)]
                 logs = triton.load(at, mask=inside, other=0.0).astype(jnp.float32)
             scores = _product(tilts[0], x.T) + _product(tilts[1], x.T)
-            scores = scores + jnp.where(inside, logs, _NOTHING)[None, :]
-            new = jnp.maximum(top, jnp.max(scores, axis=1))
-            fade, weights = jnp.exp(top - new), jnp.exp(scores - new[:, None])
-            sums = sums * fade[:, None]
-            for part in _halves(weights):
-                sums = sums + _product(part, x)
-            return new, total * fade + jnp.sum(weights, axis=1), sums
+            scores = scores + jnp.where(inside, logs, NO_WEIGHT)[None, :]
+            top = jnp.maximum(sums.top, jnp.max(scores, axis=1))
+            weights = jnp.exp(scores - top[:, None])
+            total, weighted = sums.rescaled(top).first
+            for part in _halves(weights):  # added one by one: the matrix units accumulate
+                weighted = weighted + _product(part, x)
+            return SoftmaxSums(top, (total + jnp.sum(weights, axis=1), weighted))
 
         zero = jnp.zeros(_QUERIES, jnp.float32)
-        empty = (zero + _NOTHING, zero, jnp.zeros((_QUERIES, width), jnp.float32))
-        top, total, sums = jax.lax.fori_loop(jnp.int32(0), jnp.int32(steps), step, empty)
-        share = jnp.where(total > 0, 1 / jnp.where(total > 0, total, 1.0), 0.0)
-        log_ref[...] = (top + jnp.log(total))[None, :]
-        mean_ref[...] = (sums * share[:, None])[None, :, :]
+        nothing = SoftmaxSums(zero + NO_WEIGHT, (zero, jnp.zeros((_QUERIES, width), jnp.float32)))
+        sums = jax.lax.fori_loop(jnp.int32(0), jnp.int32(steps), step, nothing)
+        log_sum, (mean,) = sums.averages()
+        log_ref[...] = log_sum[None, :]
+        mean_ref[...] = mean[None, :, :]
 
     operands = [padded, prompt.points, *([prompt.log_weights] if weighted else [])]
     shapes = [(parts, blocks * _QUERIES), (parts, blocks * _QUERIES, width)]

@@ -11,6 +11,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float
 
 from .. import _checks
+from .._static_fields import make_static
 from .._typing import ArrayInput, KeyInput
 from . import _domain_of_psi
 from ._domain_of_psi import guard, require_finite
@@ -28,7 +29,8 @@ class AbstractMeasure(eqx.Module):
     hess psi(u).
 
     All methods take one vector u of shape (d,); use `jax.vmap` for many. Every measure is an equinox module: `jit`,
-    `vmap` and `grad` go through its methods and its constructor.
+    `vmap` and `grad` go through its methods and its constructor. Fields annotated as int, bool or
+    str are static.
 
     A measure whose psi is infinite somewhere overrides `in_domain`. Outside the domain `log_mgf` is
     +inf, and tilting, hence attention, raises.
@@ -51,6 +53,7 @@ class AbstractMeasure(eqx.Module):
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
+        make_static(cls)
         if cls.in_domain is not AbstractMeasure.in_domain:
             guard(cls, "in_domain", _domain_of_psi.on_vectors)
             guard(cls, "log_mgf", _domain_of_psi.infinite_outside)

@@ -15,6 +15,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from .._softmax_sums import SoftmaxSums, finite_top
+
 # sizes to try, nearest to 1000 first: measured flat from 500 to 5000
 _CHUNKS = sorted(range(512, 4097), key=lambda size: abs(size - 1000))
 
@@ -28,36 +30,24 @@ class TiltedMoments(eqx.Module):
 
     def merge(self, other: "TiltedMoments") -> "TiltedMoments":
         """The summary of the union of the two sets of tokens."""
-        total = jnp.logaddexp(self.log_normaliser, other.log_normaliser)
-        # a side that carries no weight (log 0) gets weight 0 even if both are empty
-        share = jnp.where(
-            other.log_normaliser == -jnp.inf, 0.0, jnp.exp(other.log_normaliser - total)
-        )
-        gap = other.mean - self.mean
-        mean = self.mean + share[..., None] * gap
-        if self.cov is None or other.cov is None:
-            return TiltedMoments(total, mean, None)
-        spread = gap[..., :, None] * gap[..., None, :]
-        weight = share[..., None, None]
-        cov = (1 - weight) * self.cov + weight * other.cov + weight * (1 - weight) * spread
-        return TiltedMoments(total, mean, cov)
+        return jax.tree.map(lambda *pair: jnp.stack(pair), self, other).union()
 
     def union(self) -> "TiltedMoments":
         """The summary of all sets of tokens along the first axis."""
-        top = jnp.max(self.log_normaliser, axis=0)
-        top = jnp.where(jnp.isfinite(top), top, 0.0)
-        weights = jnp.exp(self.log_normaliser - top)
-        total = jnp.sum(weights, axis=0)
-        shares = weights / jnp.where(total > 0, total, 1.0)
-        mean = jnp.sum(shares[..., None] * self.mean, axis=0)
-        log_normaliser = top + jnp.log(total)
+        logs = self.log_normaliser
+        top = finite_top(jax.lax.stop_gradient(jnp.max(logs, axis=0, keepdims=True)))
+
+        def average(values: Array) -> tuple[Array, Array]:
+            sums = SoftmaxSums(logs, (jnp.ones_like(logs), values))
+            log_normaliser, (found,) = sums.total_from(top, 0).averages()
+            return log_normaliser, found
+
+        log_normaliser, mean = average(self.mean)
         if self.cov is None:
             return TiltedMoments(log_normaliser, mean, None)
         gaps = self.mean - mean
-        spread = self.cov + gaps[..., :, None] * gaps[..., None, :]
-        return TiltedMoments(
-            log_normaliser, mean, jnp.sum(shares[..., None, None] * spread, axis=0)
-        )
+        _, cov = average(self.cov + gaps[..., :, None] * gaps[..., None, :])
+        return TiltedMoments(log_normaliser, mean, cov)
 
 
 @partial(jax.jit, static_argnames="with_cov")
@@ -78,13 +68,10 @@ def tilted_moments(
     scores = _scores(points, tilts)
     if log_weights is not None:
         scores = scores + log_weights
-    top = jax.lax.stop_gradient(jnp.max(scores, axis=-1, keepdims=True))
-    top = jnp.where(jnp.isfinite(top), top, 0.0)  # a block of zero weights: every score is -inf
-    terms = jnp.exp(scores - top)
-    total = jnp.sum(terms, axis=-1, keepdims=True)
-    inverse = jnp.where(total > 0, 1 / jnp.where(total > 0, total, 1.0), 0.0)
-    mean = _weighted_sums(terms, points) * inverse
-    log_normaliser = (top + jnp.log(total))[..., 0]
+    top = finite_top(jax.lax.stop_gradient(jnp.max(scores, axis=-1)))
+    terms = jnp.exp(scores - top[:, None])
+    sums = SoftmaxSums(top, (jnp.sum(terms, axis=-1), _weighted_sums(terms, points)))
+    log_normaliser, (mean,) = sums.averages()
     if not with_cov:
         return TiltedMoments(log_normaliser, mean, None)
 
@@ -93,7 +80,9 @@ def tilted_moments(
         return jnp.matmul((probabilities[:, None] * gaps).T, gaps, precision="highest")
 
     # one tilt at a time: n x d numbers of work space instead of q x n x d
-    cov = jax.lax.map(lambda pair: covariance(*pair), (terms * inverse, mean))
+    total = sums.first[0]
+    probabilities = terms / jnp.where(total > 0, total, 1.0)[:, None]
+    cov = jax.lax.map(lambda pair: covariance(*pair), (probabilities, mean))
     return TiltedMoments(log_normaliser, mean, cov)
 
 
