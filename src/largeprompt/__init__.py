@@ -72,13 +72,21 @@ if TYPE_CHECKING:
     from .participation import participation as participation
     from .participation import participation_moment as participation_moment
     from .participation import score_moment as score_moment
+    from .prompts import AbstractMethod as AbstractMethod
+    from .prompts import AbstractQuantity as AbstractQuantity
     from .prompts import Estimate as Estimate
-    from .prompts import estimate as estimate
+    from .prompts import Exact as Exact
+    from .prompts import GradientError as GradientError
+    from .prompts import MonteCarlo as MonteCarlo
+    from .prompts import Output as Output
+    from .prompts import OutputError as OutputError
+    from .prompts import QuasiMonteCarlo as QuasiMonteCarlo
+    from .prompts import SecondMoment as SecondMoment
+    from .prompts import expect as expect
     from .prompts import finite_mean as finite_mean
     from .prompts import finite_second_moment as finite_second_moment
     from .prompts import gradient_error as gradient_error
     from .prompts import output_error as output_error
-    from .prompts import quasi_estimate as quasi_estimate
     from .prompts import sample_gradients as sample_gradients
     from .prompts import sample_outputs as sample_outputs
     from .reproduce.report import plot_curve as plot_curve
@@ -115,13 +123,21 @@ _ROOMS = {
     ),
     "attention": ("Head", "Layer", "attend", "attend_jacobians", "attend_linear"),
     "prompts": (
+        "AbstractMethod",
+        "AbstractQuantity",
         "Estimate",
-        "estimate",
+        "Exact",
+        "GradientError",
+        "MonteCarlo",
+        "Output",
+        "OutputError",
+        "QuasiMonteCarlo",
+        "SecondMoment",
+        "expect",
         "finite_mean",
         "finite_second_moment",
         "gradient_error",
         "output_error",
-        "quasi_estimate",
         "sample_gradients",
         "sample_outputs",
     ),

@@ -38,7 +38,7 @@ def test_scale_is_that_of_the_exact_error():
         head, mu, z = _problem(mu)
         head = lp.Head(U=head.U, V=[[1.0, -0.5]])
         scale = float(almost_sure.iterated_logarithm_scale(head, mu, jax.numpy.asarray(z)))
-        curve = lp.concentration_curve(head, mu, lp.Dirac(z), [1e9], key=KEY)
+        curve = lp.concentration_curve(head, mu, lp.Dirac(z), [1e9], method=lp.QuasiMonteCarlo(KEY))
         assert 1e9 * float(curve.value[0]) == pytest.approx(scale**2, rel=1e-3)
 
 

@@ -9,15 +9,12 @@ import pytest
 import largeprompt as lp
 
 LENGTHS = np.array([1.0, 1e3, 1e9])
-_QUANTITIES = ("output", "gradient_U", "gradient_V")
+_QUANTITIES = (lp.OutputError(), lp.GradientError("U"), lp.GradientError("V"))
 
 
 def _pointwise(quantity, head, mu, z):
     """The exact error at every query and length, shape (queries, lengths)."""
-    args = (head, mu, z[:, None, :], LENGTHS)
-    if quantity == "output":
-        return np.asarray(lp.output_error(*args))
-    return np.asarray(getattr(lp.gradient_error(*args), quantity[-1]))
+    return np.asarray(lp.expect(quantity, head, mu, z[:, None, :], LENGTHS).value)
 
 
 def _grid(axes):
@@ -134,18 +131,17 @@ def _two_equal_parts(d):
 
 
 @pytest.mark.parametrize("deviation", [0.5, 2.0, 3.0])
-def test_quasi_estimate_sees_the_tail(deviation):
+def test_quasi_monte_carlo_sees_the_tail(deviation):
     """Two equal Gaussians are one: its exact errors judge, within 5 errors of 8 scramblings (Student: false alarms below 1%)."""
     d = 2
     normal = lp.Gaussian(np.zeros(d), np.eye(d))
     head, z = lp.Head(U=np.eye(d), V=np.eye(d)), deviation * np.array([0.6, 0.8])
     lengths = np.array([10.0, 1e4, 1e9])
-    found = lp.quasi_estimate(
-        jax.random.key(1), "output_error", head, _two_equal_parts(d), z, lengths
-    )
+    method = lp.QuasiMonteCarlo(jax.random.key(1))
+    found = lp.expect(lp.OutputError(), head, _two_equal_parts(d), z, lengths, method)
     exact = np.asarray(lp.output_error(head, normal, z, lengths))
-    assert np.all(np.abs(found.value - exact) <= 5 * found.standard_error)
-    assert np.all(found.standard_error < 0.01 * exact)
+    assert np.all(np.abs(found.value - exact) <= 5 * found.error)
+    assert np.all(found.error < 0.01 * exact)
 
 
 class _WithoutTilts(lp.AbstractAutodiffMeasure):
@@ -160,22 +156,23 @@ class _WithoutTilts(lp.AbstractAutodiffMeasure):
         return lp.Empirical(jax.random.normal(key, (n, 2)))
 
 
-def test_quasi_estimate_error_covers_a_tail_it_does_not_see():
+def test_quasi_monte_carlo_error_covers_a_tail_it_does_not_see():
     """At sigma = 3 a long prompt sees tokens that 4096 points do not: the value is far off, and the error says so."""
     head, z = lp.Head(U=np.eye(2), V=np.eye(2)), np.array([3.0, 0.0])
     lengths = np.array([2.0, 1e4, 1e9])
-    found = lp.quasi_estimate(jax.random.key(1), "output_error", head, _WithoutTilts(), z, lengths)
+    method = lp.QuasiMonteCarlo(jax.random.key(1))
+    found = lp.expect(lp.OutputError(), head, _WithoutTilts(), z, lengths, method)
     exact = np.asarray(lp.output_error(head, lp.Gaussian([0.0, 0.0], np.eye(2)), z, lengths))
     assert abs(found.value[-1] / exact[-1] - 1) > 0.3
-    assert np.all(np.abs(found.value - exact) <= 5 * found.standard_error)
-    assert found.standard_error[0] < 0.2 * exact[0]  # short prompts hardly see it either
+    assert np.all(np.abs(found.value - exact) <= 5 * found.error)
+    assert found.error[0] < 0.2 * exact[0]  # short prompts hardly see it either
 
 
 def test_concentration_curve_over_random_queries_sees_their_tail():
     """kappa = 1: rare large queries carry the average. Within 5 errors of the exact curve of one Gaussian."""
     head, nu = lp.Head(U=np.eye(1), V=np.eye(1)), lp.Gaussian([0.0], [[1.0]])
     lengths = [10.0, 1e4]
-    found = lp.concentration_curve(head, _two_equal_parts(1), nu, lengths, key=jax.random.key(3))
+    found = lp.concentration_curve(head, _two_equal_parts(1), nu, lengths, method=lp.QuasiMonteCarlo(jax.random.key(3)))
     exact = lp.concentration_curve(head, nu, nu, lengths)
     assert np.all(np.abs(found.value - exact.value) <= 5 * found.error)
     assert np.all(found.error < 0.1 * exact.value)
@@ -192,8 +189,8 @@ def test_concentration_curve_refuses_queries_whose_tail_it_cannot_see():
             return lp.Empirical(2 * super().sample(key, n).points)
 
     head, mu = lp.Head(U=np.eye(2), V=np.eye(2)), lp.Gaussian(np.zeros(2), np.eye(2))
-    short = lp.concentration_curve(head, mu, Wide(), [10.0], key=jax.random.key(0))
+    short = lp.concentration_curve(head, mu, Wide(), [10.0], method=lp.QuasiMonteCarlo(jax.random.key(0)))
     exact = lp.concentration_curve(head, mu, lp.Gaussian(np.zeros(2), 4 * np.eye(2)), [10.0])
     assert abs(float(short.value[0] - exact.value[0])) <= 5 * float(short.error[0])
     with pytest.raises(ValueError, match="tail index"):
-        lp.concentration_curve(head, mu, Wide(), [1e15], key=jax.random.key(0))
+        lp.concentration_curve(head, mu, Wide(), [1e15], method=lp.QuasiMonteCarlo(jax.random.key(0)))

@@ -233,5 +233,5 @@ def test_prompt_length_for_is_the_length_from_which_on_it_holds():
     z, lengths = np.eye(50)[0], np.arange(1.0, 401.0)
     errors = np.asarray(lp.gradient_error(head, mu, z, lengths).U)
     for tolerance in (700.0, 600.0, 60.0, 49.0):
-        found = lp.prompt_length_for(head, mu, z, tolerance, quantity="gradient_U")
+        found = lp.prompt_length_for(head, mu, z, tolerance, quantity=lp.GradientError("U"))
         assert found.length == 1 + np.max(lengths[errors > tolerance], initial=0.0)

@@ -248,7 +248,9 @@ class MonteCarlo(AbstractMethod):
         ]
         values = [np.asarray(part.value) for part in found]
         errors = [np.asarray(part.error) for part in found]
-        value, error = (np.stack(part).reshape(*shape, *part[0].shape) for part in (values, errors))
+        value, error = (
+            np.stack(part).reshape((*shape, *part[0].shape)) for part in (values, errors)
+        )
         return Estimate(value, error, self)
 
     def _one(
@@ -348,7 +350,7 @@ def _over_queries(
     along = average_over_queries(quantity, head, mu, nu, scrambling, longest_finite(flat))
     found = along(flat) if flat.size else along(np.ones(1))
     value, error = (
-        a[: flat.size].reshape(*lengths.shape, *a.shape[1:]) for a in (found.value, found.error)
+        a[: flat.size].reshape((*lengths.shape, *a.shape[1:])) for a in (found.value, found.error)
     )
     return Estimate(value, error, method)
 
@@ -370,7 +372,7 @@ def _at_queries(
         value = quantity.limit(head, mu, inside_domain(head, mu, queries))
         entries = value.shape[1:]
         shape = (*common_shape(batch, np.shape(lengths)), *entries)
-        value = jnp.broadcast_to(value.reshape(*batch, *entries), shape)
+        value = jnp.broadcast_to(value.reshape((*batch, *entries)), shape)
         return Bounded(value, 4e-16 * jnp.abs(value))
     if normal is not None or atoms is not None:
         raise sampled_only(quantity)

@@ -36,9 +36,7 @@ class AbstractQuantity(eqx.Module):
         return type(self).__name__
 
     @abstractmethod
-    def limit(
-        self, head: Head, mu: AbstractMeasure, z: Float[Array, "*batch d"]
-    ) -> Float[Array, "*batch ..."]:
+    def limit(self, head: Head, mu: AbstractMeasure, z: Float[Array, "*batch d"]) -> Array:
         """Value for the infinite prompt."""
 
     @abstractmethod
@@ -343,7 +341,7 @@ class FunctionOfOutput(_AbstractOfOutput):
         flat = jax.vmap(lambda output: self.of_output(head, mu, output, z))(
             outputs.reshape(-1, head.out_dim)
         )
-        return flat.reshape(*z.shape[:-1], *flat.shape[1:])
+        return flat.reshape((*z.shape[:-1], *flat.shape[1:]))
 
     def of_output(self, head: Head, mu: AbstractMeasure, output: Array, z: Array) -> Array:
         return jnp.asarray(self.function(output))

@@ -103,6 +103,11 @@ def _over_variances(
     mean = np.asarray(nu.mean(), np.float64)
     second = np.asarray(nu.cov(), np.float64) + np.outer(mean, mean)
     constant = parts.constant(mean, second)
+    # averages of odd functions may vanish: their errors refer to the size of the function
+    odd = [
+        0.0 if f.linear is None else math.sqrt(f.linear @ second @ f.linear) for f in parts.features
+    ]
+    natural = float(np.max(np.abs(parts.mix) @ np.array(odd)))
 
     def rules(level: int) -> list[Average]:
         return averages(nu, parts.factor, parts.features, log_length, scrambling, level)
@@ -113,7 +118,9 @@ def _over_variances(
     def at(lengths: np.ndarray) -> tuple[Values, np.ndarray]:
         if len(found) > 1:
             return _scrambled_sums(parts, found, lengths)
-        return _sums(parts, found[0], parts.coefficients(found[0].variances, lengths))
+        along = parts.coefficients(found[0].variances, lengths)
+        values, scale = _sums(parts, found[0], along)
+        return values, np.maximum(scale, natural)
 
     def evaluate(lengths: np.ndarray) -> Values:
         nonlocal level, found
@@ -271,7 +278,7 @@ def _query_by_query(
             error += np.abs(coarse(lengths)[0].sum(axis=0) - value)
         if pairings.random:
             terms = np.concatenate([terms for terms, _, _ in found])
-            sizes = np.linalg.norm(terms.reshape(*terms.shape[:2], -1), axis=-1)
+            sizes = np.linalg.norm(terms.reshape((*terms.shape[:2], -1)), axis=-1)
             _check_tail(sizes, lengths)
         return Values(value, error)
 
@@ -417,4 +424,4 @@ def represented_at(
         for j, v, e in zip(at, values.mean(axis=0), deviation + lost, strict=True):
             value[j], error[j] = v, e
     entries = value[0].shape
-    return np.stack(value).reshape(*shape, *entries), np.stack(error).reshape(*shape, *entries)
+    return np.stack(value).reshape((*shape, *entries)), np.stack(error).reshape((*shape, *entries))
