@@ -7,7 +7,8 @@ import mpmath as mp
 import numpy as np
 import pytest
 
-from largeprompt.measures import _bessel, _scalar
+from largeprompt.measures import _bessel
+from largeprompt.measures import _scalar_cumulants as scalar
 
 from ..oracles import measures as oracle
 from .registry import CASES, direction

@@ -2,7 +2,7 @@
 
 All engines return the same `TiltedMoments`. *dense* holds every score, queries x tokens. *streamed* holds the scores of
 one block of tokens at a time and merges the blocks' summaries, so that its memory does not grow with the number of tokens.
-*fused* does the same inside one kernel, on a GPU (fused.py) and on a CPU (_native); where there is none it is *streamed*.
+*fused* does the same inside one kernel, on a GPU (gpu_kernel.py) and on a CPU (_native); where there is none it is *streamed*.
 """
 
 from functools import partial
@@ -16,7 +16,7 @@ from jaxtyping import Array, Float
 
 from .. import _checks, _devices, _native
 from ..measures import Empirical, TiltedMoments, tilted_moments
-from . import fused
+from . import gpu_kernel
 
 Engine = Literal["auto", "dense", "streamed", "fused"]
 
@@ -107,7 +107,7 @@ def _part_of_a_prompt(
 def _has_kernel(device: str, prompt: Empirical, tilts: Float[Array, "q d"], with_cov: bool) -> bool:
     """Whether a kernel of that device serves."""
     if device == "gpu":
-        return fused.fits(prompt, len(tilts), with_cov=with_cov)
+        return gpu_kernel.fits(prompt, len(tilts), with_cov=with_cov)
     return device == "cpu" and not with_cov and _native.fits(prompt.points, tilts)
 
 
@@ -117,7 +117,7 @@ def _by_kernel(
 ) -> TiltedMoments:
     kernels = {}
     if _has_kernel("gpu", prompt, tilts, with_cov) and jax.default_backend() == "gpu":
-        kernels["cuda"] = partial(fused.fused_moments, with_cov=with_cov)
+        kernels["cuda"] = partial(gpu_kernel.fused_moments, with_cov=with_cov)
     if _has_kernel("cpu", prompt, tilts, with_cov):
         kernels["cpu"] = _on_cpu
     streamed = partial(_streamed, with_cov=with_cov, block_size=block_size)

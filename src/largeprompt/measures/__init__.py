@@ -7,9 +7,9 @@ from .dirac import Dirac as Dirac
 from .empirical import Empirical as Empirical
 from .gaussian import Gaussian as Gaussian
 from .mixture import Mixture as Mixture
-from .product import AbstractProduct as AbstractProduct
-from .product import Rademacher as Rademacher
-from .product import Uniform as Uniform
+from .product_laws import AbstractProduct as AbstractProduct
+from .product_laws import Rademacher as Rademacher
+from .product_laws import Uniform as Uniform
 from .sphere import Sphere as Sphere
 from .tilted_moments import TiltedMoments as TiltedMoments
 from .tilted_moments import tilted_moments as tilted_moments

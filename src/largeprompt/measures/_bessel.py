@@ -22,7 +22,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from ._scalar import sech_squared
+from ._scalar_cumulants import sech_squared
 
 _DEBYE_TERMS = 12
 _DEBYE_ORDER = 30.0  # the expansion is used from this order upwards

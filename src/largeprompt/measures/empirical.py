@@ -10,7 +10,7 @@ from jaxtyping import Array, Float
 from .. import _checks
 from .._typing import ArrayInput, KeyInput
 from ._affine_maps import moved
-from ._scalar import log_mean_exp
+from ._scalar_cumulants import log_mean_exp
 from .abstract import AbstractMeasure
 from .tilted_moments import TiltedMoments, tilted_moments
 

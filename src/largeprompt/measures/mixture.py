@@ -9,7 +9,7 @@ from jaxtyping import Array, Bool, Float
 
 from .. import _checks
 from .._typing import ArrayInput, KeyInput
-from ._scalar import log_mean_exp
+from ._scalar_cumulants import log_mean_exp
 from .abstract import AbstractMeasure
 from .empirical import Empirical
 from .gaussian import Gaussian

@@ -13,7 +13,8 @@ from jaxtyping import Array, Float, Key
 from .. import _checks
 from .._float64 import is_traced
 from .._typing import ArrayInput, KeyInput
-from . import _bessel, _scalar
+from . import _bessel
+from . import _scalar_cumulants as scalar
 from ._gauss_points import LOG_CUTOFF, POINTS_PER_AXIS, gauss_legendre
 from .abstract import AbstractMeasure
 from .empirical import Empirical
@@ -56,7 +57,7 @@ class Sphere(AbstractMeasure):
         def psi(theta: Array) -> Array:
             return _bessel.log_m(self.dim, self._square(theta))
 
-        return _scalar.increment(psi, self._mean_at, self.natural, self._vector(u), self.radius)
+        return scalar.increment(psi, self._mean_at, self.natural, self._vector(u), self.radius)
 
     def tilted_mean(self, u: ArrayInput) -> Float[Array, " d"]:
         return self._mean_at(self.natural + self._vector(u))

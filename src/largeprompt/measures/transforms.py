@@ -12,7 +12,6 @@ from .. import _checks
 from .._typing import ArrayInput, KeyInput
 from ._affine_maps import moved, sandwich
 from .abstract import AbstractMeasure
-from .dirac import Dirac
 from .empirical import Empirical
 from .gaussian import Gaussian
 
@@ -263,8 +262,3 @@ def _sums_of_atoms(first: Empirical, second: Empirical) -> Empirical:
     points = first.points[:, None] + second.points
     weights = first.weights[:, None] * second.weights
     return Empirical(points.reshape(-1, first.dim), weights.ravel())
-
-
-def without_spread(measure: Dirac) -> Gaussian:
-    """Old name of `as_gaussian` for a point mass."""
-    return measure.as_gaussian()

@@ -15,7 +15,7 @@ from jaxtyping import Array, Float
 
 from .. import _checks
 from .._typing import ArrayInput, KeyInput
-from . import _scalar
+from . import _scalar_cumulants as scalar
 from ._gauss_points import LOG_CUTOFF, POINTS_PER_AXIS, gauss_legendre
 from .abstract import AbstractMeasure
 from .empirical import Empirical
@@ -58,7 +58,7 @@ class AbstractProduct(AbstractMeasure):
             return jnp.sum(self._psi(theta))
 
         scale = jnp.sqrt(self.subgaussian_proxy())
-        return _scalar.increment(total, self._psi_slope, self.natural, self._vector(u), scale)
+        return scalar.increment(total, self._psi_slope, self.natural, self._vector(u), scale)
 
     def tilted_mean(self, u: ArrayInput) -> Float[Array, " d"]:
         return self._psi_slope(self.natural + self._vector(u))
@@ -97,13 +97,13 @@ class Rademacher(AbstractProduct):
         self.natural = jnp.zeros(_checks.count("d", d))
 
     def _psi(self, theta: Float[Array, " d"]) -> Float[Array, " d"]:
-        return _scalar.log_cosh(theta)
+        return scalar.log_cosh(theta)
 
     def _psi_slope(self, theta: Float[Array, " d"]) -> Float[Array, " d"]:
-        return _scalar.tanh(theta)
+        return scalar.tanh(theta)
 
     def _psi_curvature(self, theta: Float[Array, " d"]) -> Float[Array, " d"]:
-        return _scalar.sech_squared(theta)
+        return scalar.sech_squared(theta)
 
     def _draw(self, key: KeyInput, n: int) -> Float[Array, "n d"]:
         plus = jax.random.bernoulli(key, jax.nn.sigmoid(2 * self.natural), (n, self.dim))
@@ -142,13 +142,13 @@ class Uniform(AbstractProduct):
         self.natural = jnp.zeros(_checks.count("d", d), self.half_width.dtype)
 
     def _psi(self, theta: Float[Array, " d"]) -> Float[Array, " d"]:
-        return _scalar.log_sinhc(self.half_width * theta)
+        return scalar.log_sinhc(self.half_width * theta)
 
     def _psi_slope(self, theta: Float[Array, " d"]) -> Float[Array, " d"]:
-        return self.half_width * _scalar.langevin(self.half_width * theta)
+        return self.half_width * scalar.langevin(self.half_width * theta)
 
     def _psi_curvature(self, theta: Float[Array, " d"]) -> Float[Array, " d"]:
-        return self.half_width**2 * _scalar.langevin_slope(self.half_width * theta)
+        return self.half_width**2 * scalar.langevin_slope(self.half_width * theta)
 
     def _draw(self, key: KeyInput, n: int) -> Float[Array, "n d"]:
         return self.quantile(jax.random.uniform(key, (n, self.dim), self.dtype))

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import largeprompt as lp
-from largeprompt.attention import engines, fused
+from largeprompt.attention import engines, gpu_kernel
 
 from ..oracles.attention import tilted_moments
 
@@ -38,8 +38,8 @@ def _prompt(n, d, dtype, weighted, offset=0.0):
 def test_a_few_queries(n, d, q, dtype, weighted, with_cov):
     prompt = _prompt(n, d, dtype, weighted)
     tilts = np.random.default_rng(0).normal(size=(q, d)).astype(np.float32)
-    assert fused.fits(prompt, q, with_cov=with_cov)
-    found = fused.fused_moments(prompt, jnp.asarray(tilts), with_cov=with_cov, interpret=True)
+    assert gpu_kernel.fits(prompt, q, with_cov=with_cov)
+    found = gpu_kernel.fused_moments(prompt, jnp.asarray(tilts), with_cov=with_cov, interpret=True)
     log_normaliser, mean, cov = tilted_moments(prompt.points, prompt.log_weights, tilts)
     assert np.allclose(found.log_normaliser, log_normaliser, rtol=1e-5, atol=1e-5)
     assert np.allclose(found.mean, mean, rtol=1e-5, atol=1e-5)
@@ -52,7 +52,7 @@ def test_a_covariance_far_from_the_origin():
     """Tokens around 1000: E xx' - mm' would lose six of seven digits."""
     prompt = _prompt(600, 4, jnp.float32, False, offset=1000.0)
     tilts = jnp.full((1, 4), 0.3, jnp.float32)
-    found = fused.fused_moments(prompt, tilts, with_cov=True, interpret=True)
+    found = gpu_kernel.fused_moments(prompt, tilts, with_cov=True, interpret=True)
     _, _, cov = tilted_moments(prompt.points, None, tilts)
     assert np.allclose(found.cov, cov, rtol=1e-3, atol=1e-3)
 
@@ -62,8 +62,8 @@ def test_many_queries_of_half_precision_tokens(n, d, q, weighted):
     """Tilts and weights have 16 bits."""
     prompt = _prompt(n, d, jnp.bfloat16, weighted)
     tilts = 0.5 * np.random.default_rng(1).normal(size=(q, d)).astype(np.float32)
-    assert fused.fits(prompt, q, with_cov=False)
-    found = fused.fused_moments(prompt, jnp.asarray(tilts), interpret=True)
+    assert gpu_kernel.fits(prompt, q, with_cov=False)
+    found = gpu_kernel.fused_moments(prompt, jnp.asarray(tilts), interpret=True)
     log_normaliser, mean, _ = tilted_moments(prompt.points, prompt.log_weights, tilts)
     assert np.allclose(found.log_normaliser, log_normaliser, rtol=1e-4, atol=1e-4)
     assert np.allclose(found.mean, mean, rtol=1e-4, atol=1e-4)
@@ -71,10 +71,10 @@ def test_many_queries_of_half_precision_tokens(n, d, q, weighted):
 
 def test_what_the_kernels_leave_to_xla():
     single = _prompt(50, 3, jnp.float32, False)
-    assert not fused.fits(single, 9, with_cov=False)
-    assert not fused.fits(_prompt(50, 3, jnp.float64, False), 1, with_cov=False)
-    assert not fused.fits(_prompt(2, 300, jnp.float32, False), 1, with_cov=False)
-    assert not fused.fits(_prompt(2, 65, jnp.float32, False), 1, with_cov=True)
+    assert not gpu_kernel.fits(single, 9, with_cov=False)
+    assert not gpu_kernel.fits(_prompt(50, 3, jnp.float64, False), 1, with_cov=False)
+    assert not gpu_kernel.fits(_prompt(2, 300, jnp.float32, False), 1, with_cov=False)
+    assert not gpu_kernel.fits(_prompt(2, 65, jnp.float32, False), 1, with_cov=True)
 
 
 def test_without_a_kernel_fused_is_streamed_and_has_derivatives():
