@@ -53,6 +53,15 @@ def mode_32():
     jax.config.update("jax_enable_x64", True)
 
 
+@pytest.fixture(scope="module")
+def optimised():
+    """Compile with all optimisations, as for a user: for tests that compute longer than they compile."""
+    before = jax.config.read("jax_disable_most_optimizations")
+    jax.config.update("jax_disable_most_optimizations", False)
+    yield
+    jax.config.update("jax_disable_most_optimizations", before)
+
+
 # Tests that compile the same programs run one after the other in one process; the longest companies begin first.
 _COMPANIES = {
     "paper": ("tests/test_paper",),

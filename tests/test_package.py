@@ -12,6 +12,7 @@ import largeprompt as lp
 
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "largeprompt"
+STUB = SOURCE / "__init__.pyi"  # lists the public names
 ROOMS = (
     "measures",
     "participation",
@@ -57,7 +58,7 @@ def test_the_global_precision_is_left_alone():
 
 def test_help_and_version_do_not_load_jax():
     code = (
-        "import sys; from typer.testing import CliRunner; from largeprompt.cli import app\n"
+        "import sys; from typer.testing import CliRunner; from largeprompt.cli.commands import app\n"
         "run = CliRunner().invoke\n"
         "print([run(app, [flag]).exit_code for flag in ('--help', '--version')], 'jax' in sys.modules)"
     )
@@ -65,19 +66,32 @@ def test_help_and_version_do_not_load_jax():
 
 
 def test_public_names_exist_and_match_what_type_checkers_see():
-    tree = ast.parse((SOURCE / "__init__.py").read_text())
-    seen = {
-        alias.name
-        for node in ast.walk(tree)
-        if isinstance(node, ast.ImportFrom) and node.level == 1
-        for alias in node.names
-    }
-    assert seen == set(lp.__all__)
+    seen = re.findall(r"^from \S+ import (\w+) as (\w+)$", STUB.read_text(), flags=re.MULTILINE)
+    assert sorted(name for name, _ in seen) == sorted(lp.__all__)
+    assert all(name == exported for name, exported in seen)
     for name in lp.__all__:
         assert getattr(lp, name).__doc__, f"{name} has no docstring"
-    with pytest.raises(AttributeError, match="no attribute 'Gausian'"):
+    with pytest.raises(AttributeError, match="attribute Gausian"):
         lp.Gausian  # noqa: B018  # pyright: ignore[reportAttributeAccessIssue]
     assert "Gaussian" in dir(lp)
+
+
+@pytest.mark.parametrize(
+    "first",
+    [
+        "import largeprompt as lp; lp.participation",
+        "import largeprompt as lp; from largeprompt.participation import ParticipationTable",
+        "import largeprompt as lp; lp.output_error",
+        "from largeprompt.participation.table import ParticipationTable; import largeprompt as lp",
+    ],
+)
+def test_participation_is_a_function_whatever_is_imported_first(first):
+    code = (
+        f"{first}; from largeprompt.participation import MomentTable\n"
+        "from largeprompt import participation\n"
+        "print(lp.participation is participation, round(float(participation(1.0, 50).p2), 6))"
+    )
+    assert _python(code) == "True 0.048706\n"
 
 
 def _imported_rooms(path: Path) -> set[str]:

@@ -1,6 +1,7 @@
-"""What made a result: the package's source, versions, configuration and key.
+"""Provenance of a result: source digest, versions, configuration and key.
 
-Importing this module does not import JAX: a sweep reads the digest in processes that compute nothing.
+Importing this module does not import JAX, because a sweep also reads the digest in processes that
+compute nothing.
 """
 
 import dataclasses
@@ -14,18 +15,29 @@ from . import __version__
 
 PACKAGE = Path(__file__).parent
 _SOURCE = (".py", ".cc", ".h")
+_SHOWING = ("cli/", "reproduce/report/")  # show stored results and compute none
 _MOST_NUMBERS = 4096  # larger arrays are described, not listed
 
 
 @cache
-def source_digest(*without: str) -> str:
-    """Digest of the version and of every source file outside the folders `without`."""
+def source_digest() -> str:
+    """SHA-256 of the package's version and of every source file that computes results."""
     found = hashlib.sha256(__version__.encode())
     for path in sorted(path for path in PACKAGE.rglob("*") if path.suffix in _SOURCE):
         name = path.relative_to(PACKAGE).as_posix()
-        if not name.startswith(tuple(f"{folder}/" for folder in without)):
+        if not name.startswith(_SHOWING):
             found.update(f"\n{name}\n".encode() + path.read_bytes())
     return found.hexdigest()
+
+
+def code_version(own_source: bytes = b"") -> str:
+    """Version of the package and 12 digits of a digest of its sources and of `own_source`.
+
+    Two results with the same code version were computed by the same code. `own_source` is the
+    source of a user's function outside the package.
+    """
+    digest = hashlib.sha256(source_digest().encode() + own_source).hexdigest()
+    return f"{__version__}+{digest[:12]}"
 
 
 def versions(key: Any) -> dict[str, Any]:

@@ -5,7 +5,7 @@ import jax
 import numpy as np
 
 import largeprompt as lp
-from largeprompt.reproduce.studies.record import find_study
+from largeprompt.reproduce.studies import find_study
 
 from .things import EYE, KEY
 

@@ -1,5 +1,5 @@
 # pyright: reportArgumentType=false
-"""The table against participation, its derivatives, its range, and its behaviour as a pytree."""
+"""Tables against the moments they hold: values, derivatives, range, behaviour as pytrees."""
 
 import math
 
@@ -9,14 +9,20 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from largeprompt.participation.table import ParticipationTable
-from largeprompt.participation.weight_moments import participation
+from largeprompt.participation import (
+    LARGEST,
+    ParticipationTable,
+    moment_functions,
+    output_moment_table,
+    participation,
+)
 
 
 @pytest.mark.parametrize(
-    "case", [(1.0, 3.0), (2.0, 12.0), (1e3, 6.0), (1e12, 6.0), (1e9, 0.4), (37.5, 20.0)]
+    "case",
+    [(1.0, 3.0), (2.0, 12.0), (1e3, 6.0), (1e12, 6.0), (1e9, 0.4), (37.5, 20.0), (200.0, 300.0)],
 )
-def test_certified_error_holds_between_the_nodes(case):
+def test_participation_table_keeps_its_certified_error_between_the_nodes(case):
     length, top = case
     table = ParticipationTable(length, top)
     assert 0 < float(table.error) <= 1e-10
@@ -30,7 +36,7 @@ def test_certified_error_holds_between_the_nodes(case):
     np.testing.assert_array_equal(found.error, table.error)
 
 
-def test_derivatives():
+def test_participation_table_derivatives():
     table = ParticipationTable(200.0, 5.0)
     sigma = jnp.array([0.0, 0.02, 0.9, 2.2, 4.99])
 
@@ -54,14 +60,14 @@ def test_derivatives():
     assert jax.grad(lambda s: table(s).p2)(0.0) == 0.0
 
 
-def test_infinite_prompt():
+def test_participation_table_of_an_infinite_prompt():
     table = ParticipationTable(math.inf, 4.0)
     found = table(jnp.linspace(0, 4, 5))
     assert not np.any([found.p2, found.p3, found.p22])
     assert jax.grad(lambda s: table(s).p2)(1.0) == 0.0
 
 
-def test_outside_the_range():
+def test_participation_table_raises_outside_its_range():
     table = ParticipationTable(10.0, 2.0)
     for bad in (2.0001, -0.1, math.nan, [1.0, 3.0]):
         with pytest.raises(ValueError, match="sigma must"):
@@ -70,7 +76,7 @@ def test_outside_the_range():
         jax.block_until_ready(eqx.filter_jit(lambda t, s: t(s).p2)(table, jnp.array(2.1)))
 
 
-def test_bad_construction():
+def test_participation_table_rejects_bad_arguments():
     for length, top in ((0.5, 1.0), (10.0, -1.0), (10.0, math.inf), (10.0, 0.0)):
         with pytest.raises(ValueError, match="must be"):
             ParticipationTable(length, top)
@@ -78,7 +84,7 @@ def test_bad_construction():
         jax.jit(lambda n: ParticipationTable(n, 1.0)(0.5).p2)(10.0)
 
 
-def test_passes_through_jit_without_recompiling_for_another_length():
+def test_participation_table_compiles_once_for_several_lengths():
     traces = []
 
     @jax.jit
@@ -87,13 +93,13 @@ def test_passes_through_jit_without_recompiling_for_another_length():
         return table(sigma).p2
 
     first, second = ParticipationTable(100.0, 3.0), ParticipationTable(150.0, 3.0)
-    assert first.coefficients.shape == second.coefficients.shape
+    assert first.moments.coefficients.shape == second.moments.coefficients.shape
     np.testing.assert_allclose(use(first, 1.0), participation(1.0, 100.0).p2, rtol=1e-10)
     np.testing.assert_allclose(use(second, 1.0), participation(1.0, 150.0).p2, rtol=1e-10)
     assert len(traces) == 1
 
 
-def test_32_bit_mode(mode_32):
+def test_participation_table_in_32_bit_mode(mode_32):
     table = ParticipationTable(100.0, 3.0)
     assert table(np.float32(1.0)).p2.dtype == np.float64
     np.testing.assert_allclose(
@@ -101,3 +107,30 @@ def test_32_bit_mode(mode_32):
     )
     with pytest.raises(ValueError, match="jax_enable_x64"):
         jax.jit(lambda s: table(s).p2)(1.0)
+
+
+@pytest.mark.parametrize("L", [1.0, 1.5, 30.0, 1e9, 1e30])
+def test_output_moment_table_keeps_its_error_between_the_nodes(L):
+    table = output_moment_table(L)
+    assert float(table.error) < 2e-10
+    s = np.expm1(np.random.default_rng(2).uniform(0, np.log1p(LARGEST), 1000))
+    found = np.asarray(table(jnp.asarray(s)))
+    expected = moment_functions(np.sqrt(s), L)
+    assert np.max(np.abs(found / expected - 1)) <= float(table.error) + 1e-13 * np.log(10 * L)
+
+
+def test_output_moment_table_beyond_its_range_and_at_its_ends():
+    table = output_moment_table(30.0)
+    assert np.all(np.isnan(table(jnp.asarray([2 * LARGEST, np.inf, np.nan]))))
+    np.testing.assert_allclose(table(jnp.asarray(-1e-17))[0], 1 / 30, rtol=1e-12)
+    assert not np.any(output_moment_table(math.inf)(jnp.asarray([0.0, 3.0])))
+
+
+def test_output_moment_tables_of_several_lengths_stack():
+    lengths = (10.0, 1e4, math.inf)
+    tables = [output_moment_table(L) for L in lengths]
+    stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *tables)
+    s = jnp.asarray([0.5, 2.0, 4.0])
+    together = jax.jit(jax.vmap(lambda table, x: table(x)))(stacked, s)
+    for row, table, x in zip(together, tables, s, strict=True):
+        np.testing.assert_allclose(row, table(x), rtol=1e-14)

@@ -1,15 +1,15 @@
-"""Verdicts are computed from checks, by the rule written in studies/base.py."""
+"""Verdicts follow from checks by the rule in studies/study.py."""
 
 import math
 
 import pytest
 
-from largeprompt.reproduce.studies.base import Check, Verdict, at_least, at_most, between, judge
+from largeprompt.reproduce.studies.study import Check, Verdict, at_least, at_most, between, judge
 
 GOOD, BAD = at_most("good", 0.0, 1.0), at_most("bad", 2.0, 1.0)
 
 
-def test_checks_are_computed():
+def test_check_holds_between_its_bounds():
     assert at_most("", 1.0, 1.0).holds
     assert not at_most("", 1.1, 1.0).holds
     assert not at_least("", 0.9, 1.0).holds
@@ -34,10 +34,10 @@ def test_checks_are_computed():
         ([GOOD, GOOD._replace(part="control"), GOOD._replace(part="accuracy")], "holds"),
     ],
 )
-def test_the_rule(checks, word):
+def test_judge_follows_the_rule(checks, word):
     assert judge(checks).word == word
 
 
-def test_the_number_behind_a_verdict_is_the_one_that_decides():
+def test_judge_quotes_the_check_that_decides():
     assert judge([GOOD, BAD]) == Verdict("fails", "bad: 2 (at most 1)")
     assert judge([GOOD, GOOD]) == Verdict("holds", "good: 0 (at most 1)")

@@ -1,10 +1,12 @@
-"""Mutants change what they say, and a study whose checks cannot fail is found out."""
+"""Mutants change the numbers as their name says, and reveal checks that cannot fail."""
 
 import numpy as np
 import xarray as xr
 
-from largeprompt.reproduce.studies.base import Study, at_most
+from largeprompt.reproduce.studies import Study, at_most
 from largeprompt.reproduce.studies.mutants import plus, power_of, times
+
+from .fake_studies import fake_study
 
 DATA = xr.Dataset(
     {"error": (("law", "length"), [[1.0, 0.1], [2.0, 0.2]]), "unused": 3.0},
@@ -33,18 +35,14 @@ def test_times_each_changes_one_slice_at_a_time():
 
 
 def _study(bound: float, **options) -> Study:
-    words = dict.fromkeys(("name", "title", "source", "statement", "formula", "method"), "")
-    return Study(
-        **words,
-        quick={},
-        full={},
-        measure=lambda config, key: DATA,
-        examine=lambda data: [at_most("last error", data.error[:, -1].max(), bound)],
+    return fake_study(
+        lambda config, key: DATA,
+        lambda data: [at_most("last error", data.error[:, -1].max(), bound)],
         **options,
     )
 
 
-def test_unnoticed_names_what_a_check_lets_pass():
+def test_unnoticed_lists_the_mutants_that_break_no_check():
     mutants = {"error": times(3, each="law") + plus(-0.5), "unused": times(3)}
     sharp, loose = (_study(bound, notices=mutants) for bound in (0.25, 100.0))
     assert sharp.unnoticed(DATA) == ["error plus -0.5", "unused times 3"]

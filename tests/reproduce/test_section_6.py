@@ -14,7 +14,9 @@ import xarray as xr
 import largeprompt as lp
 from largeprompt.dynamics.experiment import published_task
 from largeprompt.reproduce.studies import section_6
-from largeprompt.reproduce.studies.base import INFINITE
+from largeprompt.reproduce.studies.study import INFINITE
+
+pytestmark = pytest.mark.usefixtures("optimised")
 
 KEY = jax.random.key(0)
 LENGTHS = [10.0, 1000.0]
@@ -29,15 +31,6 @@ CONFIG = {
 }
 # standard errors of test risks as the experiment has them at these lengths
 ERRORS = {"softmax": [1.4e-3, 1.3e-5], "linear": [7.5e-4, 4.4e-6]}
-
-
-@pytest.fixture(scope="module", autouse=True)
-def optimised():
-    """Risks are computed hundreds of times: here machine code is optimised, as it is for a user."""
-    before = jax.config.read("jax_disable_most_optimizations")
-    jax.config.update("jax_disable_most_optimizations", False)
-    yield
-    jax.config.update("jax_disable_most_optimizations", before)
 
 
 @pytest.fixture(autouse=True)

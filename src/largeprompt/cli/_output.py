@@ -1,54 +1,60 @@
-"""What all commands share: errors in one line, waiting with a sign of life, files written whole."""
+"""Output that all commands share: tables, files, and errors on one line."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
 from typer.core import TyperGroup
 
-from .._files import whole
+from .._extras import MissingExtra, require
+from .._files import FIGURES, check_target, whole
 
 if TYPE_CHECKING:
     import xarray as xr
 
 
-class LineOfErrors(TyperGroup):
-    """Commands whose mistakes of use end in one line and exit status 2, not in a traceback."""
+class ErrorLineGroup(TyperGroup):
+    """Command group that prints user errors on one line and exits with status 2."""
 
     def invoke(self, ctx: Any) -> Any:
-        """Run the command; a `ValueError` or an unwritable file is the user's to mend."""
+        """Run the command; `ValueError`, `OSError` and missing packages are user errors."""
         try:
             return super().invoke(ctx)
-        except (ValueError, OSError) as error:
+        except (ValueError, OSError, MissingExtra) as error:
             typer.echo(f"error: {error}", err=True)
             raise typer.Exit(2) from error
 
 
 def use_float64() -> None:
-    """Set 64-bit mode: this process is ours, and exact numbers are float64."""
+    """Turn on 64-bit mode for the whole process."""
     import jax
 
     jax.config.update("jax_enable_x64", True)
 
 
-@contextmanager
-def working(what: str) -> Iterator[None]:
-    """A spinner on a terminal, nothing in a pipe."""
+def print_table(
+    columns: Sequence[str], rows: Iterable[Sequence[str]], title: str | None = None
+) -> None:
+    """Print numbers in right-aligned columns."""
     from rich.console import Console
+    from rich.table import Table
 
-    console = Console(stderr=True)
-    if not console.is_terminal:
-        yield
-        return
-    with console.status(what):
-        yield
+    table = Table(title=title)
+    for column in columns:
+        table.add_column(column, justify="right")
+    for row in rows:
+        table.add_row(*row)
+    Console().print(table)
 
 
-def announce(path: Path, existed: bool) -> None:
-    """Say where a file went, and whether one was there before."""
-    typer.echo(f"{'replaced' if existed else 'wrote'} {path}", err=True)
+def check_targets(out: Path | None, figure: Path | None) -> None:
+    """Check before the computation that both files can be written afterwards."""
+    if out is not None:
+        check_target(out, "data", (".nc",))
+    if figure is not None:
+        check_target(figure, "figure", FIGURES)
+        require("matplotlib", extra="report")
 
 
 def write_netcdf(data: "xr.Dataset", path: Path) -> None:
@@ -56,13 +62,17 @@ def write_netcdf(data: "xr.Dataset", path: Path) -> None:
     existed = path.exists()
     with whole(path) as name:
         data.to_netcdf(name, engine="scipy")
-    announce(path, existed)
+    _announce(path, existed)
 
 
 def write_figure(figure: Any, path: Path) -> None:
-    """Write a figure and say so."""
+    """Write a figure; an existing file is replaced only when the new one is complete."""
     from ..reproduce.report import save_figure
 
     existed = path.exists()
     save_figure(figure, path)
-    announce(path, existed)
+    _announce(path, existed)
+
+
+def _announce(path: Path, existed: bool) -> None:
+    typer.echo(f"{'replaced' if existed else 'wrote'} {path}", err=True)

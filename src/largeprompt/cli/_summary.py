@@ -6,7 +6,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from ..reproduce.studies.base import Findings
+from ..reproduce.studies import Findings
 
 _COLOUR = {"fails": "bold red", "not testable": "yellow"}
 

@@ -11,10 +11,9 @@ import numpy as np
 import optax
 from jax.sharding import Mesh
 from jaxtyping import Array, Bool, Key
-from rich.console import Console
-from rich.progress import Progress as ProgressBar
 
 from .. import _checks, _devices
+from .._progress import progress_bar
 from ..icl import Task
 from ..icl.params import Params
 from ..prompts.normals import threefry, words
@@ -86,10 +85,7 @@ class Group:
         """Advance to `steps`, recording and saving on the way."""
         done = self._begun(steps, every, checkpoint)
         pace = 1
-        console = Console(stderr=True)
-        bar = ProgressBar(console=console, disable=not console.is_terminal, transient=True)
-        with bar:
-            shown = bar.add_task(label, total=steps, completed=done.step)
+        with progress_bar(label, steps, done=done.step, unit="steps") as advance:
             while done.step < steps and not all(done.ended):
                 until = min(done.step + pace, steps, (done.step // every + 1) * every)
                 taken, begun = until - done.step, time.monotonic()
@@ -99,7 +95,7 @@ class Group:
                 pace = max(1, min(10 * pace, int(taken * _SECONDS / seconds)))
                 if checkpoint:
                     checkpoint.save(done)
-                bar.update(shown, completed=done.step)
+                advance(taken)
         return self._results(done)
 
     def _begun(self, steps: int, every: int, checkpoint: Checkpoint | None) -> Progress:

@@ -7,11 +7,13 @@ from .exponential import LARGEST as LARGEST
 from .exponential import LONGEST as LONGEST
 from .exponential import ExponentialTable as ExponentialTable
 from .exponential import exponential_table as exponential_table
-from .exponential import moment_functions as moment_functions
 from .gradient_moments import GradientMoments as GradientMoments
 from .gradient_moments import gradient_moments as gradient_moments
 from .score_moments import score_moment as score_moment
+from .table import MomentTable as MomentTable
 from .table import ParticipationTable as ParticipationTable
+from .table import output_moment_table as output_moment_table
 from .weight_moments import Participation as Participation
+from .weight_moments import moment_functions as moment_functions
 from .weight_moments import participation as participation
 from .weight_moments import participation_moment as participation_moment

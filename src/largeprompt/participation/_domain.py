@@ -16,7 +16,7 @@ WIDEST = 1e8  # beyond, the nodes of the Laplace rule overflow
 RESOLVED, SHORT = 40.0, 100.0
 
 
-def _deviation(name: str, sigma: ArrayInput) -> Array | np.ndarray:
+def checked_deviation(name: str, sigma: ArrayInput) -> Array | np.ndarray:
     """Score deviations as a float64 array, each from 0 to WIDEST."""
     if is_traced(sigma):
         require_x64(name)
@@ -39,7 +39,7 @@ def checked(
     name: str, sigma: ArrayInput, L: ArrayInput
 ) -> tuple[Array | np.ndarray, Array | np.ndarray]:
     """Validate (sigma, L) and cast them to float64: now if known, at run time if traced."""
-    results = [_deviation(name, sigma), length_array(L, name)]
+    results = [checked_deviation(name, sigma), length_array(L, name)]
     try:
         np.broadcast_shapes(*(a.shape for a in results))
     except ValueError as error:

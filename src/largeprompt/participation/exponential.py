@@ -27,10 +27,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Complex, Float, Inexact, Int
-from numpy.polynomial import Chebyshev, legendre
+from numpy.polynomial import legendre
 
-from ._domain import RESOLVED, SHORT
-from .weight_moments import participation
+from .weight_moments import moment_functions
 
 LARGEST = 1e6  # Frobenius norm of M
 LONGEST = 1e30  # finite length
@@ -44,8 +43,6 @@ _NODES = 96  # on half a line
 _REAL = 5  # real exponents 0, 1, .., matching h to this order at 0
 _REACH = 400.0  # the lines end at this imaginary part, where the transform has fallen like p^-6
 _DROP = 45.0
-_SHARP, _FAR = 18.0, 400.0  # from here on h is a series in 1/sigma: shortest prompts, long ones
-_TAIL = 10  # its degree
 
 
 class ExponentialTable(eqx.Module):
@@ -165,27 +162,6 @@ def _panels(L: float) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
         modes,
         moment_functions(np.sqrt(centres[:, None] + halves[:, None] * x), L),
     )
-
-
-def moment_functions(sigma: np.ndarray, L: float) -> np.ndarray:
-    """P_2 and P_2 + 6 P_3 - 6 P_22 on a leading axis; also where `participation` does not reach, at
-    large sigma and small L.
-    """
-    # `participation` is resolved up to some deviation. Beyond it (1 - h) sigma is a power series in
-    # 1/sigma: two tokens share the weight only where their scores are within O(1) of each other,
-    # which has probability O(1/sigma).
-    sharp = _SHARP if L < SHORT / 2 else RESOLVED if L < SHORT else _FAR
-    nodes = np.cos(np.pi * (np.arange(_TAIL + 1) + 0.5) / (_TAIL + 1))
-    nodes = (2 + nodes) / sharp  # of 1/sigma
-    near = sigma <= sharp
-    found = participation(np.concatenate([1 / nodes, sigma[near]]), L)
-    p2, p3, p22 = (np.asarray(a) for a in (found.p2, found.p3, found.p22))
-    h = np.empty((2, *sigma.shape))
-    for i, known in enumerate((p2, p2 + 6 * p3 - 6 * p22)):
-        series = Chebyshev.fit(nodes, (1 - known[: _TAIL + 1]) / nodes, _TAIL)
-        h[i][near] = known[_TAIL + 1 :]
-        h[i][~near] = 1 - series(1 / sigma[~near]) / sigma[~near]
-    return h
 
 
 def _matched(modes: np.ndarray, values: np.ndarray, half: float) -> np.ndarray:

@@ -1,99 +1,138 @@
-"""Participation moments at one prompt length, tabulated over sigma: microseconds per value.
+"""Tables of moments at one prompt length: piecewise polynomials, microseconds per value.
 
-log P_2, log P_3 and log P_22 are even and analytic in sigma, hence analytic in q = sqrt(1 +
-sigma^2) - 1, which grows like sigma^2/2 near 0 and like sigma far away.  They are stored as
-Chebyshev series on equal panels of q; evaluation is one look-up and Clenshaw's recurrence,
-differentiated as the polynomial it is (dq/dsigma = 0 at 0, so derivatives there are exact).
+Every moment here is positive, and its logarithm is analytic in r = log(1 + sigma^2). On equal panels
+of r it is stored as the polynomial through its values at Chebyshev points, so an evaluation is one
+look-up and one Horner scheme, differentiated as the polynomial it is (dr/dsigma = 0 at sigma = 0).
+`ParticipationTable` holds P_2, P_3, P_22 and is what users see; `output_moment_table` holds
+P_2 and P_2 + 6 P_3 - 6 P_22, which decide the error of a head's output, for use inside solvers.
 """
 
 import math
-from typing import Any
+from collections.abc import Callable
+from functools import lru_cache
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
+from numpy.polynomial import Chebyshev, Polynomial, chebyshev
 
 from .. import _checks
 from .._float64 import is_traced, require_x64
 from .._typing import ArrayInput
-from ._domain import checked
-from .weight_moments import Participation, participation
+from ._domain import checked, checked_deviation
+from .exponential import LARGEST
+from .weight_moments import Participation, moment_functions, participation
 
-_DEGREE = 23
-_TOLERANCE = 1e-10
-_MOST_PANELS = 512
+_TOLERANCE = 1e-10  # relative error of a ParticipationTable
+_DEGREE = 12
+_WIDEST_PANEL = 0.25  # of r, where the search for enough panels starts
+_MOST_PANELS = 1024
+# few multiplications for each value, many panels: these tables are evaluated more often than built
+_OUTPUT_DEGREE, _OUTPUT_PANELS = 6, 480
 
-
-def _to_q(sigma: Any) -> Any:
-    return sigma**2 / (1 + (1 + sigma**2) ** 0.5)
-
-
-def _from_q(q: np.ndarray) -> np.ndarray:
-    return np.sqrt(q * (q + 2))
-
-
-def _log_moments(q: np.ndarray, L: float) -> tuple[np.ndarray, float]:
-    """(log of P_2, P_3, P_22 stacked on the first axis, largest error estimate)."""
-    exact = participation(_from_q(q), L)
-    values = np.stack([np.asarray(v) for v in (exact.p2, exact.p3, exact.p22)])
-    return np.log(values), float(np.max(np.asarray(exact.error)))
+# score deviations -> (moments on a leading axis, largest relative error of them)
+Moments = Callable[[np.ndarray], tuple[np.ndarray, float]]
 
 
-def _chebyshev_fit(panels: int, q_max: float, L: float) -> tuple[np.ndarray, float]:
-    """Coefficients (3, panels, degree + 1), and the largest error seen between the nodes."""
-    width = q_max / panels
-    angles = np.pi * (np.arange(_DEGREE + 1) + 0.5) / (_DEGREE + 1)
-    starts = width * np.arange(panels)[:, None]
-    values, _ = _log_moments(starts + width * (np.cos(angles) + 1) / 2, L)
-    modes = np.cos(np.arange(_DEGREE + 1)[:, None] * angles)
-    modes[0] /= 2
-    coefficients = 2 / (_DEGREE + 1) * np.einsum("mpn,kn->mpk", values, modes)
-    # Between neighbouring nodes the interpolation error is largest; the panel's ends are the
-    # other place to look.
-    between = np.cos(np.pi * np.arange(_DEGREE + 2) / (_DEGREE + 1))
-    truth, own_error = _log_moments(starts + width * (between + 1) / 2, L)
-    fitted = np.stack([np.polynomial.chebyshev.chebval(between, table.T) for table in coefficients])
-    return coefficients, float(np.max(np.abs(np.expm1(fitted - truth)))) + own_error
+class MomentTable(eqx.Module):
+    """Positive moments at one length as functions of the score variance s.
+
+    A pytree of arrays. Tables with equally many panels stack, and are evaluated under `vmap`.
+    """
+
+    coefficients: Float[Array, "*lengths moments panels powers"]  # of x in [0, 1)
+    width: Float[Array, "*lengths"]  # of a panel of r
+    finite: Float[Array, "*lengths"]  # 1 at finite length; 0 at infinity, where the moments vanish
+    error: Float[Array, "*lengths"]  # bound on the relative error
+
+    def __call__(self, s: Float[Array, "*n"]) -> Float[Array, "moments *n"]:
+        """Evaluate the moments at score variance `s`; NaN beyond the last panel."""
+        panels = self.coefficients.shape[-2]
+        position = jnp.log1p(s) / self.width
+        panel = jnp.trunc(jax.lax.stop_gradient(position))
+        here = self.coefficients[:, jnp.clip(panel.astype(jnp.int32), 0, panels - 1)]
+        x = position - panel
+        logarithm = here[..., -1]
+        for k in reversed(range(here.shape[-1] - 1)):
+            logarithm = logarithm * x + here[..., k]
+        return self.finite * jnp.exp(jnp.where(panel < panels, logarithm, jnp.nan))
 
 
-def _certified(L: float, sigma_max: float) -> tuple[np.ndarray, float]:
-    """Coefficients on enough panels that twice the error seen is in tolerance, and that bound."""
-    q_max = float(_to_q(sigma_max))
-    panels, error = max(2, math.ceil(q_max / 0.75)), math.inf
+def _moment_table(coefficients: np.ndarray, largest: float, error: float, L: float) -> MomentTable:
+    width = math.log1p(largest) / coefficients.shape[1]
+    # concrete arrays even while JAX traces: a cached table outlives the trace
+    with jax.enable_x64(True), jax.ensure_compile_time_eval():
+        numbers = (coefficients, width, float(np.isfinite(L)), error)
+        return MomentTable(*(jnp.asarray(number, jnp.float64) for number in numbers))
+
+
+def _fitted(moments: Moments, largest: float, panels: int, degree: int) -> tuple[np.ndarray, float]:
+    """Coefficients (moments, panels, degree + 1), and a bound on the relative error.
+
+    The bound is twice the largest error at the ends of the panels, where the interpolation error is
+    about as large as anywhere: there |T_{degree + 1}| = 1.
+    """
+    width = np.log1p(largest) / panels
+
+    def logarithms(positions: np.ndarray) -> tuple[np.ndarray, float]:
+        values, error = moments(np.sqrt(np.expm1(width * positions)))
+        return np.log(values), error
+
+    nodes, starts = chebyshev.chebpts1(degree + 1), np.arange(panels)[:, None]
+    modes = chebyshev.chebvander(nodes, degree) * (2 / (degree + 1))
+    modes[:, 0] /= 2
+    powers = np.zeros((degree + 1, degree + 1))
+    for k in range(degree + 1):
+        powers[k, : k + 1] = Chebyshev.basis(k, domain=[0, 1]).convert(kind=Polynomial).coef
+    coefficients = logarithms(starts + (nodes + 1) / 2)[0] @ modes @ powers
+
+    ends, own_error = logarithms(np.arange(panels + 1.0))
+    left, right = coefficients[..., 0], np.sum(coefficients, -1)
+    gaps = np.stack([left - ends[:, :-1], right - ends[:, 1:]])
+    return coefficients, 2 * (float(np.max(np.abs(np.expm1(gaps)))) + own_error)
+
+
+@lru_cache(maxsize=128)
+def output_moment_table(L: float) -> MomentTable:
+    """Table of P_2 and P_2 + 6 P_3 - 6 P_22 at one length, for score variances up to `LARGEST`.
+
+    Its arrays have one shape for every length. `error` leaves out that of the moments themselves.
+    """
+    if not np.isfinite(L):
+        return _moment_table(np.zeros((2, _OUTPUT_PANELS, _OUTPUT_DEGREE + 1)), LARGEST, 0.0, L)
+    fit = _fitted(
+        lambda sigma: (moment_functions(sigma, L), 0.0), LARGEST, _OUTPUT_PANELS, _OUTPUT_DEGREE
+    )
+    return _moment_table(fit[0], LARGEST, fit[1], L)
+
+
+def _participation_moments(L: float, sigma_max: float) -> MomentTable:
+    """Table of P_2, P_3, P_22 on enough panels to meet the tolerance."""
+
+    def moments(sigma: np.ndarray) -> tuple[np.ndarray, float]:
+        found = participation(np.minimum(sigma, sigma_max), L)
+        values = np.stack([np.asarray(value) for value in (found.p2, found.p3, found.p22)])
+        return values, float(np.max(np.asarray(found.error)))
+
+    # a little further, so that sigma_max itself lies inside the last panel
+    largest, error = sigma_max**2 * (1 + 1e-12), math.inf
+    if not np.isfinite(L):
+        return _moment_table(np.zeros((3, 1, _DEGREE + 1)), largest, 0.0, L)
+    panels = max(2, math.ceil(math.log1p(largest) / _WIDEST_PANEL))
     while panels <= _MOST_PANELS:
-        coefficients, error = _chebyshev_fit(panels, q_max, L)
-        if 2 * error <= _TOLERANCE:
-            return coefficients, 2 * error
+        coefficients, error = _fitted(moments, largest, panels, _DEGREE)
+        if error <= _TOLERANCE:
+            return _moment_table(coefficients, largest, error, L)
         panels *= 2
     raise ValueError(
         _checks.message(
             f"a ParticipationTable must reach relative error {_TOLERANCE:g}",
-            f"L = {L:g} and sigma_max = {sigma_max:g}, where it reaches {2 * error:.1e}",
+            f"L = {L:g} and sigma_max = {sigma_max:g}, where it reaches {error:.1e}",
             "lower sigma_max or L, or call participation directly",
         )
     )
-
-
-def _clenshaw(
-    coefficients: Float[Array, "3 *n degree"], x: Float[Array, "*n"]
-) -> Float[Array, "3 *n"]:
-    first, second = jnp.zeros_like(x), jnp.zeros_like(x)
-    for k in range(_DEGREE, 0, -1):
-        first, second = 2 * x * first - second + coefficients[..., k], first
-    return x * first - second + coefficients[..., 0]
-
-
-@jax.jit
-def _look_up(
-    coefficients: Array, sigma_max: Array, scale: Array, sigma: Array
-) -> Float[Array, "3 *n"]:
-    panels = coefficients.shape[1]
-    position = _to_q(sigma) * (panels / _to_q(sigma_max))
-    panel = jnp.clip(jnp.floor(jax.lax.stop_gradient(position)), 0, panels - 1)
-    here = coefficients[:, panel.astype(jnp.int32)]
-    return scale * jnp.exp(_clenshaw(here, 2 * (position - panel) - 1))
 
 
 class ParticipationTable(eqx.Module):
@@ -108,9 +147,7 @@ class ParticipationTable(eqx.Module):
     0.048706
     """
 
-    coefficients: Float[Array, "3 panels degree"]
-    scale: Float[Array, ""]  # 1, or 0 at L = infinity
-    error: Float[Array, ""]
+    moments: MomentTable
     L: Float[Array, ""]
     sigma_max: Float[Array, ""]
 
@@ -132,21 +169,21 @@ class ParticipationTable(eqx.Module):
                     "build one table for each L",
                 )
             )
-        scale, error, coefficients = 0.0, 0.0, np.zeros((3, 1, _DEGREE + 1))
-        if np.isfinite(length):
-            scale = 1.0
-            coefficients, error = _certified(float(length), float(top))
+        self.moments = _participation_moments(float(length), float(top))
         with jax.enable_x64(True):
-            self.coefficients = jnp.asarray(coefficients)
-            self.scale, self.error = jnp.asarray(scale), jnp.asarray(error)
             self.L, self.sigma_max = jnp.asarray(length), jnp.asarray(top)
 
+    @property
+    def error(self) -> Float[Array, ""]:
+        """Bound on the relative error of all three moments."""
+        return self.moments.error
+
     def __call__(self, sigma: ArrayInput) -> Participation:
-        """The moments at `sigma`, anywhere in [0, sigma_max]."""
-        traced = is_traced(sigma, self.coefficients)
+        """Evaluate the moments at `sigma`, anywhere in [0, sigma_max]."""
+        traced = is_traced(sigma, self)
         if traced:
             require_x64("ParticipationTable")
-        sigma, _ = checked("ParticipationTable", sigma, 1.0)
+        sigma = checked_deviation("ParticipationTable", sigma)
         if traced:
             sigma = jnp.asarray(sigma, jnp.float64)
         sigma = _checks.require(
@@ -157,10 +194,12 @@ class ParticipationTable(eqx.Module):
             fix="build a table with a larger sigma_max, or call participation",
         )
         if traced:
-            return self._values(jnp.asarray(sigma))
+            return _participation(self.moments, jnp.asarray(sigma))
         with jax.enable_x64(True), jax.ensure_compile_time_eval():
-            return self._values(jnp.asarray(sigma))
+            return _participation(self.moments, jnp.asarray(sigma))
 
-    def _values(self, sigma: Float[Array, "*n"]) -> Participation:
-        p2, p3, p22 = _look_up(self.coefficients, self.sigma_max, self.scale, sigma)
-        return Participation(p2, p3, p22, jnp.broadcast_to(self.error, sigma.shape))
+
+@jax.jit
+def _participation(moments: MomentTable, sigma: Float[Array, "*n"]) -> Participation:
+    p2, p3, p22 = moments(sigma**2)
+    return Participation(p2, p3, p22, jnp.broadcast_to(moments.error, sigma.shape))

@@ -12,11 +12,13 @@ from functools import lru_cache
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float
+from numpy.polynomial import Chebyshev
 
 from .. import _checks
 from .._typing import ArrayInput
-from ._domain import apply
+from ._domain import RESOLVED, SHORT, apply
 from ._elementwise import Kernel
 from ._laplace import Scalar, contract, laplace_rule
 
@@ -24,6 +26,9 @@ _ROUNDING = 2e-14  # what float64 leaves of the sums even when the nodes are per
 # The identities see the errors in other proportions than the moments themselves do.
 _SAFETY = 4.0
 _PROBES = ((2,), (4,), (1, 1))  # their windows contain those of the other products of order 2 to 4
+# the last sigma at which `moment_functions` calls `participation`, for short and long prompts
+_LAST_SHORT, _LAST_LONG = 18.0, 400.0
+_SERIES = 10  # degree of its series in 1/sigma
 
 
 class Participation(eqx.Module):
@@ -85,6 +90,27 @@ def participation(sigma: ArrayInput, L: ArrayInput) -> Participation:
     0.048706
     """
     return Participation(*apply("participation", participation_kernel, sigma, L))
+
+
+def moment_functions(sigma: np.ndarray, L: float) -> np.ndarray:
+    """P_2 and P_2 + 6 P_3 - 6 P_22 on a leading axis, for any sigma >= 0.
+
+    `participation` is resolved up to some deviation. Beyond it (1 - h) sigma is a power series in
+    1/sigma for both functions h: two tokens share the weight only where their scores are within
+    O(1) of each other, which has probability O(1/sigma).
+    """
+    last = _LAST_SHORT if L < SHORT / 2 else RESOLVED if L < SHORT else _LAST_LONG
+    nodes = np.cos(np.pi * (np.arange(_SERIES + 1) + 0.5) / (_SERIES + 1))
+    nodes = (2 + nodes) / last  # of 1/sigma
+    near = sigma <= last
+    found = participation(np.concatenate([1 / nodes, sigma[near]]), L)
+    p2, p3, p22 = (np.asarray(a) for a in (found.p2, found.p3, found.p22))
+    h = np.empty((2, *sigma.shape))
+    for i, known in enumerate((p2, p2 + 6 * p3 - 6 * p22)):
+        series = Chebyshev.fit(nodes, (1 - known[: _SERIES + 1]) / nodes, _SERIES)
+        h[i][near] = known[_SERIES + 1 :]
+        h[i][~near] = 1 - series(1 / sigma[~near]) / sigma[~near]
+    return h
 
 
 @lru_cache(maxsize=256)

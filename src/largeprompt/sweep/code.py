@@ -1,6 +1,5 @@
 """Which code computes a cell: a function found by its import path, and a hash of the sources it may depend on."""
 
-import hashlib
 import sys
 from collections.abc import Callable
 from functools import cache
@@ -10,9 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from .._message import message
-from .._provenance import source_digest
-
-_RIGHT_OF_CELLS = ("reproduce/report", "cli")  # imports point to the left: no cell depends on these
+from .._provenance import code_version
 
 
 def import_path(function: str | Callable) -> str:
@@ -52,8 +49,8 @@ def load(path: str) -> Callable[[dict, Any], Any]:
     return function
 
 
-def code_version(function: Callable) -> str:
-    """Hash of the package's version and sources (less figures and commands) and of the function's own module."""
+def function_version(function: Callable) -> str:
+    """Code version of a cell function: the package's sources and those of the function's module."""
     source = getattr(sys.modules.get(function.__module__), "__file__", None)
     if source is None or not Path(source).is_file():
         raise ValueError(
@@ -63,12 +60,11 @@ def code_version(function: Callable) -> str:
                 "define the function at the top level of a file and import it",
             )
         )
-    package = source_digest(*_RIGHT_OF_CELLS).encode()
-    return hashlib.sha256(package + _module_hash(function, source)).hexdigest()[:16]
+    return code_version(_module_source(function, source))
 
 
 @cache
-def _module_hash(function: Callable, source: str) -> bytes:
+def _module_source(function: Callable, source: str) -> bytes:
     """Read once for a function object: after a reload the function is another object, and its source is read again."""
     del function  # only part of what is remembered
-    return hashlib.sha256(Path(source).read_bytes()).digest()
+    return Path(source).read_bytes()

@@ -18,7 +18,7 @@ from .._message import message
 from ._acceptable import refuse_changed, refuse_empty, refuse_non_finite
 from ._precision import float64
 from .cell import Cell
-from .code import code_version, load
+from .code import function_version, load
 from .content import decode, encode
 from .store import Store
 
@@ -54,11 +54,11 @@ def compute_and_store(cell: Cell, store: Store) -> Outcome:
 
 def _content(cell: Cell) -> bytes:
     function = load(cell.function)
-    if code_version(function) != cell.code:
+    if function_version(function) != cell.code:
         raise RuntimeError(
             message(
                 "a worker must run the code of the process that started the sweep",
-                f"code {code_version(function)} instead of {cell.code}",
+                f"code {function_version(function)} instead of {cell.code}",
                 "install the same version on both, or restart the workers after a change of the sources",
             )
         )

@@ -15,7 +15,7 @@ from .._message import message
 from ._plain import Words, canonical, derived_key, key_words
 from ._progress import progress
 from .cell import Cell
-from .code import code_version, import_path, load
+from .code import function_version, import_path, load
 from .compute import Outcome
 from .content import Damaged
 from .executors import in_this_process, on_cluster, on_processes
@@ -74,7 +74,7 @@ class Sweep:
         keys: Iterable[Any] | None = None,
     ) -> None:
         path = import_path(function)
-        code = code_version(load(path))
+        code = function_version(load(path))
         texts = [canonical(configuration) for configuration in configurations]
         words = _keys(texts, seed, keys)
         self.cells = tuple(

@@ -1,4 +1,4 @@
-"""Figures: what stored data look like. Nothing is computed here that a dataset does not hold."""
+"""Figures and the report page. Everything shown is read from datasets; nothing is computed."""
 
 from .figures import plot_curve as plot_curve
 from .figures import plot_growing_prompt as plot_growing_prompt

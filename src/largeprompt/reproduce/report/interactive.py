@@ -4,10 +4,8 @@ import json
 import re
 
 import numpy as np
-import plotly.graph_objects as go
-import plotly.offline
-from plotly.utils import PlotlyJSONEncoder
 
+from ..._extras import require
 from .panels import Panel, Series
 from .style import COLOURS
 
@@ -33,7 +31,7 @@ _GREEK = {
 
 def library() -> str:
     """The plotting library's script, to be embedded once."""
-    return plotly.offline.get_plotlyjs()
+    return require("plotly.offline", extra="report").get_plotlyjs()
 
 
 def plain(text: str) -> str:
@@ -51,7 +49,8 @@ def plain(text: str) -> str:
 
 def plot(panel: Panel) -> str:
     """One panel as JSON for the page's script."""
-    figure = go.Figure([_trace(panel, series) for series in panel.series])
+    plotly = require("plotly.graph_objects", extra="report")
+    figure = plotly.Figure([_trace(panel, series) for series in panel.series])
     figure.update_layout(
         template="simple_white",
         margin={"l": 70, "r": 12, "t": 44, "b": 50},
@@ -61,11 +60,9 @@ def plot(panel: Panel) -> str:
         xaxis=_axis(plain(panel.x), panel.log_x),
         yaxis=_axis(plain(panel.y), panel.log_y),
     )
-    shown = figure.to_plotly_json()
-    # inside <script> a "<" could end the element
-    return json.dumps(
-        {"data": shown["data"], "layout": shown["layout"]}, cls=PlotlyJSONEncoder
-    ).replace("<", "\\u003c")
+    shown = json.loads(figure.to_json())
+    text = json.dumps({"data": shown["data"], "layout": shown["layout"]})
+    return text.replace("<", "\\u003c")  # inside <script> a "<" could end the element
 
 
 def _axis(title: str, log: bool) -> dict:
@@ -79,14 +76,15 @@ def _axis(title: str, log: bool) -> dict:
     }
 
 
-def _trace(panel: Panel, series: Series) -> go.Scatter:
+def _trace(panel: Panel, series: Series) -> dict:
     kept = panel.shown(series)
     colour = COLOURS[series.colour % len(COLOURS)]
     points = series.style == "points"
     bars = None
     if series.error is not None:
         bars = {"type": "data", "array": _rounded(2 * series.error[kept]), "thickness": 1}
-    return go.Scatter(
+    return dict(
+        type="scatter",
         x=_rounded(series.x[kept]),
         y=_rounded(series.y[kept]),
         name=plain(series.name),

@@ -6,15 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import xarray as xr
-from jinja2 import Environment, PackageLoader, StrictUndefined
-from latex2mathml.converter import convert
-from markupsafe import Markup
 
+from ..._extras import require
 from ..._files import whole
-from ..studies import STUDIES
-from ..studies.record import from_dataset
+from .. import studies
+from ..folder import Stored
+from ..record import from_dataset
 from . import interactive, static
-from .folder import Stored
 from .study_panels import panels_of
 from .style import as_svg, save_figure
 
@@ -31,21 +29,24 @@ def write_report(folder: Path, stored: Stored) -> Path:
     (folder / "figures").mkdir(exist_ok=True)
     records = stored.records
     sections = [_section(folder, name, record) for name, record in records.items()]
-    environment = Environment(
-        loader=PackageLoader("largeprompt.reproduce.report"),
+    jinja2 = require("jinja2", extra="report")
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("largeprompt.reproduce.report"),
         autoescape=True,
-        undefined=StrictUndefined,
+        undefined=jinja2.StrictUndefined,
     )
     text = environment.get_template("page.html").render(
         sections=sections,
         lost=[_lost(name, why) for name, why in stored.lost.items()],
-        left_out=[study for name, study in STUDIES.items() if name not in stored.manifest.studies],
+        left_out=[
+            study for name, study in studies.STUDIES.items() if name not in stored.manifest.studies
+        ],
         scale=stored.manifest.scale,
         seed=stored.manifest.seed,
         minutes=sum(float(r.attrs["seconds"]) for r in records.values()) / 60,
         about_paper=_ABOUT_PAPER,
         shown=_shown,
-        plotly=Markup(interactive.library()),  # the library's own script
+        plotly=_markup(interactive.library()),  # the library's own script
     )
     target = folder / "index.html"
     with whole(target) as name:
@@ -55,27 +56,28 @@ def write_report(folder: Path, stored: Stored) -> Path:
 
 def _lost(name: str, why: str) -> dict[str, str]:
     """What the page says of a study that was asked for and has no result."""
-    study = STUDIES.get(name)
+    study = studies.STUDIES.get(name)
     source, title = (study.source, study.title) if study else ("", "")
     return {"name": name, "source": source, "title": title, "why": why}
 
 
 def _section(folder: Path, name: str, record: xr.Dataset) -> dict[str, Any]:
     """Everything the template shows of one study; figure files are written on the way."""
-    findings, study = from_dataset(record), STUDIES[name]
+    findings, study = from_dataset(record), studies.STUDIES[name]
     panels = panels_of(name, findings.data)
     figure = None
     if panels:
         drawn = static.draw(panels)
+        static.fix_layout(drawn)
         for suffix in ("pdf", "png"):
             save_figure(drawn, folder / "figures" / f"{name}.{suffix}")
         picture = base64.b64encode(as_svg(drawn).encode()).decode()
-        figure = {"svg": picture, "plots": [Markup(interactive.plot(panel)) for panel in panels]}
+        figure = {"svg": picture, "plots": [_markup(interactive.plot(panel)) for panel in panels]}
     attrs = record.attrs
     return {
         "study": study,
         "anchor": name.replace(".", "-"),
-        "formula": Markup(convert(study.formula, display="block")),  # our own source
+        "formula": _markup(_mathml(study.formula)),  # our own source
         "findings": findings,
         "figure": figure,
         "configuration": json.loads(attrs["configuration"]),
@@ -94,3 +96,12 @@ def _shown(value: Any) -> str:
     if isinstance(value, list):
         return ", ".join(map(_shown, value))
     return f"{value:.6g}" if isinstance(value, float) else str(value)
+
+
+def _markup(text: str) -> Any:
+    """Text that the template must not escape: HTML or JSON made by this package."""
+    return require("markupsafe", extra="report").Markup(text)
+
+
+def _mathml(tex: str) -> str:
+    return require("latex2mathml.converter", extra="report").convert(tex, display="block")

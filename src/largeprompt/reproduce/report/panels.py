@@ -1,4 +1,7 @@
-"""What a figure shows, said once: panels of series. `static.py` prints them, `interactive.py` puts them on the page."""
+"""What a figure shows, independent of the library that draws it: panels of series.
+
+`static.py` draws panels with matplotlib, `interactive.py` with plotly.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -7,12 +10,23 @@ from typing import Literal
 import numpy as np
 import xarray as xr
 
+LENGTH = "prompt length $L$"
 Style = Literal["line", "dashed", "dotted", "points"]
 
 
 @dataclass(frozen=True)
 class Series:
-    """One curve: "line", "dashed", "dotted", or "points" with bars of two standard errors; equal `colour` numbers share a colour."""
+    """One curve.
+
+    **Arguments:**
+
+    - `name`: text of the legend; curves of one name share an entry.
+    - `x`, `y`: one value a point.
+    - `colour`: a number; curves with the same number have the same colour.
+    - `style`: "line", "dashed", "dotted", or "points".
+    - `error`: standard errors. Points get bars of two, lines a band of two.
+    - `in_legend`: False leaves the curve out of the legend.
+    """
 
     name: str
     x: np.ndarray
@@ -25,7 +39,7 @@ class Series:
 
 @dataclass(frozen=True)
 class Panel:
-    """One pair of axes. Labels may hold TeX between dollars; a log axis shows positive values only."""
+    """One pair of axes. Labels may hold TeX between dollar signs."""
 
     series: Sequence[Series]
     x: str
@@ -35,7 +49,7 @@ class Panel:
     title: str = ""
 
     def shown(self, series: Series) -> np.ndarray:
-        """Which points these axes can show."""
+        """Mask of the points that these axes can show: finite, and positive on a log axis."""
         kept = np.isfinite(series.x) & np.isfinite(series.y)
         if self.log_x:
             kept &= series.x > 0
@@ -44,8 +58,20 @@ class Panel:
         return kept
 
 
+def length_label(L: float) -> str:
+    """A prompt length as the name of a curve."""
+    if not np.isfinite(L):
+        return r"$L=\infty$"
+    power = np.log10(L)
+    return f"$L=10^{{{power:.0f}}}$" if power == round(power) and power > 2 else f"$L={L:g}$"
+
+
 def default_panels(data: xr.Dataset) -> list[Panel]:
-    """Every variable over "length" as a curve, one for each value of a further dimension; none without such variables."""
+    """Every variable over "length" as a curve; none if there is no such variable.
+
+    A further dimension gives one curve for each of its values. A variable `x_error` becomes the
+    error bars of `x`.
+    """
     names = [
         name
         for name, values in data.data_vars.items()
@@ -73,4 +99,4 @@ def default_panels(data: xr.Dataset) -> list[Panel]:
     if not series:
         return []
     positive = all(np.all(s.y[np.isfinite(s.y)] >= 0) for s in series)
-    return [Panel(series, "prompt length $L$", "value", log_y=positive)]
+    return [Panel(series, LENGTH, "value", log_y=positive)]

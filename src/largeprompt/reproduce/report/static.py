@@ -1,56 +1,69 @@
-"""Panels as a `matplotlib` figure: for papers, and for the printed page."""
+"""Panels as a matplotlib figure, for papers and for the printed report."""
 
 import math
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-from matplotlib.axes import Axes
-from matplotlib.axis import Axis
-from matplotlib.figure import Figure
-from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
+import numpy as np
 
+from ..._extras import require
 from .panels import Panel, Series
-from .style import COLOURS, MARKERS, label
+from .style import COLOURS, MARKERS, style_axes
 
-_FEW = 8  # points so few that they are shown
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.axis import Axis
+    from matplotlib.figure import Figure
+
+_FEW = 8  # up to so many points of a line get a marker
+_VISIBLE = 1e-3  # relative error from which a line gets a band
 _IN_A_ROW = 3
 _LINES = {"line": "-", "dashed": "--", "dotted": ":"}
 
 
-def draw(panels: Sequence[Panel]) -> Figure:
-    """One column wide for one panel, the width of the page for two; at most three in a row."""
+def new_figure(columns: int = 1, rows: int = 1) -> "Figure":
+    """An empty figure with room for that many panels, unknown to pyplot."""
+    figure = require("matplotlib.figure", extra="report")
+    return figure.Figure(figsize=(3.5 * columns, 3.2 * rows), layout="constrained")
+
+
+def draw(panels: Sequence[Panel]) -> "Figure":
+    """Draw panels, at most three in a row, with one legend below them."""
     columns = min(len(panels), _IN_A_ROW)
     rows = math.ceil(len(panels) / _IN_A_ROW)
-    figure = Figure(figsize=(3.5 * columns, 3.2 * rows), layout="constrained")
+    figure = new_figure(columns, rows)
     for i, panel in enumerate(panels):
         axes = figure.add_subplot(rows, columns, i + 1)
-        axes.tick_params(which="both", labelsize=8)
-        axes.spines[["top", "right"]].set_visible(False)
         for series in panel.series:
-            _draw(axes, panel, series)
+            _draw_series(axes, panel, series)
         if panel.log_x:
             axes.set_xscale("log")
-            _label_logarithms(axes.xaxis)
+            _label_log_axis(axes.xaxis)
         if panel.log_y:
             axes.set_yscale("log")
-            _label_logarithms(axes.yaxis)
-        label(axes, panel.x, panel.y, panel.title)
-    _legend(figure, 2 * columns)
-    # laid out once for all the formats it is saved in
-    figure.draw_without_rendering()
-    figure.set_layout_engine("none")
+            _label_log_axis(axes.yaxis)
+        style_axes(axes, panel.x, panel.y, panel.title)
+    _add_legend(figure, 2 * columns)
     return figure
 
 
-def _label_logarithms(axis: Axis) -> None:
-    """Powers of ten; on less than two decades 1, 2 and 5 times them as well, as plain numbers. Labels of other ticks would collide."""
+def fix_layout(figure: "Figure") -> None:
+    """Compute the layout now, once for all formats the figure is saved in."""
+    figure.draw_without_rendering()
+    figure.set_layout_engine("none")
+
+
+def _label_log_axis(axis: "Axis") -> None:
+    """Label powers of ten; on less than two decades also 1, 2 and 5 times them, as numbers."""
+    ticker = require("matplotlib.ticker", extra="report")
     low, high = axis.get_view_interval()
-    axis.set_minor_formatter(NullFormatter())
+    axis.set_minor_formatter(ticker.NullFormatter())
     if high < 100 * low:
-        axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
-        axis.set_major_formatter(StrMethodFormatter("{x:g}"))
+        axis.set_major_locator(ticker.LogLocator(subs=(1.0, 2.0, 5.0)))
+        axis.set_major_formatter(ticker.StrMethodFormatter("{x:g}"))
 
 
-def _legend(figure: Figure, columns: int) -> None:
+def _add_legend(figure: "Figure", columns: int) -> None:
     """One legend for all panels, below them, where it hides no curve."""
     named = {}
     for axes in figure.axes:
@@ -67,20 +80,23 @@ def _legend(figure: Figure, columns: int) -> None:
         )
 
 
-def _draw(axes: Axes, panel: Panel, series: Series) -> None:
+def _draw_series(axes: "Axes", panel: Panel, series: Series) -> None:
     kept = panel.shown(series)
     colour = COLOURS[series.colour % len(COLOURS)]
     name = series.name if series.in_legend else "_"
     x, y = series.x[kept], series.y[kept]
-    if series.style != "points":
-        width = 0.8 if _is_one_of_many(panel, series) else 1.5
-        marker = "o" if len(x) <= _FEW else ""
-        style = _LINES[series.style]
-        axes.plot(x, y, style, color=colour, lw=width, label=name, marker=marker, ms=3)
-        return
     bars = None if series.error is None else 2 * series.error[kept]
-    marker = MARKERS[series.colour % len(MARKERS)]
-    axes.errorbar(x, y, bars, fmt=marker, color=colour, ms=3.5, capsize=2, lw=1, label=name)
+    if series.style == "points":
+        marker = MARKERS[series.colour % len(MARKERS)]
+        axes.errorbar(x, y, bars, fmt=marker, color=colour, ms=3.5, capsize=2, lw=1, label=name)
+        return
+    width = 0.8 if _is_one_of_many(panel, series) else 1.5
+    marker = "o" if len(x) <= _FEW else ""
+    style = _LINES[series.style]
+    axes.plot(x, y, style, color=colour, lw=width, label=name, marker=marker, ms=3)
+    if bars is not None and np.any(bars > 2 * _VISIBLE * np.abs(y)):
+        low = np.maximum(y - bars, _VISIBLE * y) if panel.log_y else y - bars
+        axes.fill_between(x, low, y + bars, color=colour, alpha=0.2, lw=0)
 
 
 def _is_one_of_many(panel: Panel, series: Series) -> bool:

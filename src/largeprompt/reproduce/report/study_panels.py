@@ -6,10 +6,10 @@ import numpy as np
 import xarray as xr
 
 from ...concentration import sharp_exponent
-from . import training_panels
-from .panels import Panel, Series, Style, default_panels
-
-_LENGTH = "prompt length $L$"
+from .figures import ERROR_LABELS, growing_prompt_panel, limits_panel
+from .panels import LENGTH, Panel, Series, Style, default_panels
+from .section_6_panels import section_6_panels
+from .training_figures import readout_panel, risk_panels
 
 
 def panels_of(study: str, data: xr.Dataset) -> list[Panel]:
@@ -37,37 +37,15 @@ def _softmax_operator(data: xr.Dataset) -> list[Panel]:
         Series(text, data["length"].values, np.maximum(data[name].values, 1e-17), i, "points")
         for i, (name, text) in enumerate(names.items())
     ]
-    return [Panel(series, _LENGTH, "largest absolute difference")]
+    return [Panel(series, LENGTH, "largest absolute difference")]
 
 
 def _non_gaussian_limit(data: xr.Dataset) -> list[Panel]:
-    panels = []
-    for law in data["law"].values:
-        here = data.sel(law=law)
-        L = data["length"].values
-        panels.append(
-            Panel(
-                [
-                    Series("to its own limit", L, here["own_limit"].values, 0),
-                    Series("to linear attention", L, here["linear"].values, 1, "dashed"),
-                    Series("between the limits", L, here["between_limits"].values, 6, "dotted"),
-                ],
-                _LENGTH,
-                "squared distance",
-                title=f"{law} tokens",
-            )
-        )
-    return panels
+    return [limits_panel(data.sel(law=law), f"{law} tokens") for law in data["law"].values]
 
 
 def _almost_sure(data: xr.Dataset) -> list[Panel]:
-    L = data["length"].values
-    paths = [
-        Series("prompts", L, distance, 0, in_legend=i == 0)
-        for i, distance in enumerate(data["distance"].values)
-    ]
-    envelope = Series("iterated logarithm", L, data["envelope"].values, 1, "dashed")
-    return [Panel([*paths, envelope], _LENGTH, "$|T_L-T|$")]
+    return [growing_prompt_panel(data)]
 
 
 def _finite_prompts(data: xr.Dataset) -> list[Panel]:
@@ -82,8 +60,8 @@ def _finite_prompts(data: xr.Dataset) -> list[Panel]:
         for gap in [np.abs(data[f"{name}_integral"].values / data[f"{name}_error"].values - 1)]
     ]
     return [
-        Panel(errors, _LENGTH, "mean squared error", title="closed form"),
-        Panel(gaps, _LENGTH, "relative difference", title="against the integral"),
+        Panel(errors, LENGTH, "mean squared error", title="closed form"),
+        Panel(gaps, LENGTH, "relative difference", title="against the integral"),
     ]
 
 
@@ -104,12 +82,12 @@ def _with_bounds(data: xr.Dataset, value: str, bound: str, y: str, title: str = 
                     in_legend=False,
                 )
             )
-    return Panel(series, _LENGTH, y, title=title)
+    return Panel(series, LENGTH, y, title=title)
 
 
 def _proposition_3_1(data: xr.Dataset) -> list[Panel]:
     text = f"dashed: bound, $c_1={float(data['c1']):.3g}$, $c_2={float(data['c2']):.3g}$"
-    errors = _with_bounds(data, "value", "bound", r"$E\,|T_L-T|^2$", text)
+    errors = _with_bounds(data, "value", "bound", ERROR_LABELS["output"], text)
     L, slopes = data["length"].values, []
     for i, sigma in enumerate(data["sigma"].values):
         here = data.sel(sigma=sigma)
@@ -119,7 +97,7 @@ def _proposition_3_1(data: xr.Dataset) -> list[Panel]:
     title = "local exponent; dotted: limit"
     return [
         errors,
-        Panel(slopes, _LENGTH, r"$-d\,\ln E/d\,\ln L$", log_y=False, title=title),
+        Panel(slopes, LENGTH, r"$-d\,\ln E/d\,\ln L$", log_y=False, title=title),
     ]
 
 
@@ -129,7 +107,7 @@ def _proposition_3_4(data: xr.Dataset) -> list[Panel]:
             data,
             f"{name}_value",
             f"{name}_bound",
-            rf"$E\,|\partial_{name} T_L-\partial_{name} T|^2$",
+            ERROR_LABELS[f"gradient_{name}"],
             f"gradient in ${name}$; dashed: bound",
         )
         for name in ("U", "V")
@@ -173,33 +151,11 @@ def _depth(data: xr.Dataset) -> list[Panel]:
         series.append(Series(f"after layer {layer}", L, value, i, "points", error))
         guide = value[0] * L[0] / L
         series.append(Series("$1/L$", L, guide, i, "dotted", in_legend=i == 0))
-    return [Panel(series, _LENGTH, "squared error (mean, covariance)")]
+    return [Panel(series, LENGTH, "squared error (mean, covariance)")]
 
 
 def _finite_length_risk(data: xr.Dataset) -> list[Panel]:
-    L, floor = data["length"].values, float(data["floor"])
-    names = {
-        "softmax": "best softmax head",
-        "linear_weights_in_softmax": "best linear head's weights in softmax",
-        "linear": "best linear head",
-        "ridge": "ridge regression (Bayes)",
-    }
-    styles: dict[str, Style] = {
-        "ridge": "points",
-        "linear_weights_in_softmax": "dotted",
-        "linear": "dashed",
-    }
-    risks, excess = [], []
-    for i, (name, text) in enumerate(names.items()):
-        error = data["ridge_error"].values if name == "ridge" else None
-        style = styles.get(name, "line")
-        risks.append(Series(text, L, data[name].values, i, style, error))
-        excess.append(Series(text, L, data[name].values - floor, i, style, error))
-    risks.append(Series("noise floor", L, np.full(L.shape, floor), 6, "dotted"))
-    return [
-        Panel(risks, _LENGTH, "risk", title="risk"),
-        Panel(excess, _LENGTH, "risk minus floor", title="above the floor"),
-    ]
+    return [*risk_panels(data, float(data["floor"]))]
 
 
 def _assumption_4_2(data: xr.Dataset) -> list[Panel]:
@@ -212,6 +168,41 @@ def _assumption_4_2(data: xr.Dataset) -> list[Panel]:
             series.append(Series(text, x, y, i, style))
     y = r"$\log_{10}\,(\ln L)^4\,E\,L^{-c/\sigma_w^2}$"
     return [Panel(series, r"$\ln L$", y, log_y=False, title="the second condition")]
+
+
+def _theorem_4_3(data: xr.Dataset) -> list[Panel]:
+    """Gaps against length: exact for Gaussian inputs, sampled for Rademacher inputs."""
+    L = data["length"].values
+    curves = [
+        ("limiting risk", data["limit_excess"].max("task")),
+        ("risk along the paths", data["risk_gap"].max(["task", "point"])),
+        ("gradient along the paths", data["gradient_gap"].max(["task", "point"])),
+        ("parameters on $[0,T]$", data["parameter_gap"].max(["task", "time"])),
+    ]
+    exact = [Series(text, L, values.values, i) for i, (text, values) in enumerate(curves)]
+    L = data["sampled_length"].values
+    sampled = [
+        Series("parameters", L, data["sampled_parameter_gap"].values, 3),
+        Series("risk", L, data["sampled_risk_gap"].values, 1, "dashed"),
+    ]
+    return [
+        Panel(exact, LENGTH, "largest gap", title="Gaussian inputs (exact)"),
+        Panel(
+            sampled, LENGTH, "largest gap on $[0,T]$", title="Rademacher inputs (sampled prompts)"
+        ),
+    ]
+
+
+def _theorem_5_1(data: xr.Dataset) -> list[Panel]:
+    """Lengths that suffice, and the read-out along flows."""
+    needed = Series("$L(\\epsilon)$", data["epsilon"].values, data["prompt_length"].values, 0)
+    title = "flow within $\\epsilon$ of Bayes"
+    lengths = data["length"].values
+    flows = data.assign_coords(length=np.where(lengths < 0, np.inf, lengths))
+    return [
+        Panel([needed], "$\\epsilon$", "smallest sufficient $L$", title=title),
+        readout_panel(flows),
+    ]
 
 
 PANELS: dict[str, Callable[[xr.Dataset], list[Panel]]] = {
@@ -227,7 +218,7 @@ PANELS: dict[str, Callable[[xr.Dataset], list[Panel]]] = {
     "regimes": _regimes,
     "depth": _depth,
     "finite-length-risk": _finite_length_risk,
-    "theorem-4.3": training_panels.theorem_4_3,
-    "theorem-5.1": training_panels.theorem_5_1,
-    "section-6": training_panels.section_6,
+    "theorem-4.3": _theorem_4_3,
+    "theorem-5.1": _theorem_5_1,
+    "section-6": section_6_panels,
 }

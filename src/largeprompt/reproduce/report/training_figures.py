@@ -1,35 +1,60 @@
-"""Figures of flows, best heads and trained heads: each takes a dataset and returns a `matplotlib` figure."""
+"""Figures of flows, best heads and trained heads.
+
+A `*_panel` function says what is drawn from a dataset. The report uses it with the data of a
+study; the public `plot_*` function draws it for a user.
+"""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import xarray as xr
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 
-from .style import COLOURS, MARKERS, label, legend, new_figure
+from .panels import LENGTH, Panel, Series, Style, length_label
+from .static import draw
+from .style import BLACK
 
-_PAGE = 6.8  # inches: both columns
-_NAMES = {"softmax": "softmax", "linear": "linear", "ridge": "ridge (Bayes)"}
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
-
-def _two(height: float = 2.6) -> tuple[Figure, Axes, Axes]:
-    figure, _ = new_figure(_PAGE, height)
-    figure.clear()
-    left, right = figure.subplots(1, 2)
-    for axes in (left, right):
-        axes.tick_params(labelsize=8)
-        axes.spines[["top", "right"]].set_visible(False)
-    return figure, left, right
+_RISKS: dict[str, tuple[str, Style]] = {
+    "softmax": ("best softmax head", "line"),
+    "linear_weights_in_softmax": ("best linear head's weights in softmax", "dotted"),
+    "linear": ("best linear head", "dashed"),
+    "ridge": ("ridge regression (Bayes)", "points"),
+}
 
 
-def _length_name(L: float) -> str:
-    if not np.isfinite(L):
-        return r"$L=\infty$"
-    power = np.log10(L)
-    return f"$L=10^{{{power:.0f}}}$" if power == round(power) and power > 2 else f"$L={L:g}$"
+def readout_panel(data: xr.Dataset) -> Panel:
+    """Read-out b along gradient flows; dots mark where they enter the valley.
+
+    After a flow stopped without being stationary, nothing is known of it, and nothing is drawn.
+    """
+    times, series = data["time"].values, []
+    for i, L in enumerate(data["length"].values):
+        flow = data.isel(length=i)
+        known = np.full(times.shape, True)
+        if "phase" in data and flow["phase"].values != "stationary":
+            known = times <= flow["stopped"].values
+        series.append(Series(length_label(L), times[known], flow["b"].values[known], i))
+        series += _valley_entrance(times, flow, flow["b"].values, i)
+    title = "descent, then the drift along the valley"
+    return Panel(series, "time $t$", "read-out $b(t)$", log_y=False, title=title)
 
 
-def plot_flow(data: xr.Dataset) -> Figure:
-    """Risk above the Bayes risk and read-out b along gradient flows, for a dataset of `flow_curves`; dots mark the valley's entrance.
+def _valley_entrance(times: np.ndarray, flow: xr.Dataset, y: np.ndarray, i: int) -> list[Series]:
+    """A dot where a flow enters the valley, if it does."""
+    entered = flow["valley_entered"].values
+    if not entered > 0:
+        return []
+    at = [np.searchsorted(times, entered)]
+    return [Series("", times[at], y[at], i, "points", in_legend=False)]
+
+
+def plot_flow(data: xr.Dataset) -> "Figure":
+    """Plot the risk above the Bayes risk and the read-out b along gradient flows.
+
+    `data` is a dataset of `flow_curves`. Dots mark where a flow enters the valley.
 
     >>> import jax.numpy as jnp
     >>> import largeprompt as lp
@@ -38,96 +63,109 @@ def plot_flow(data: xr.Dataset) -> Figure:
     >>> len(figure.axes)
     2
     """
-    figure, left, right = _two()
-    floor = data.attrs["bayes_risk"]
-    times = data["time"].values
+    times, series = data["time"].values, []
     for i, L in enumerate(data["length"].values):
-        colour = COLOURS[i % len(COLOURS)]
-        excess = data["risk"].values[i] - floor
-        shown = (times > 0) & (times <= max(data["stopped"].values[i], times[1])) & (excess > 0)
-        left.loglog(times[shown], excess[shown], color=colour, label=_length_name(L))
-        # a stationary flow stays where it is; of another nothing is known after it stopped
-        stays = data["phase"].values[i] == "stationary"
-        known = (times > 0) & (stays | (times <= data["stopped"].values[i]))
-        right.semilogx(
-            times[known], data["b"].values[i, known], color=colour, label=_length_name(L)
-        )
-        entered = data["valley_entered"].values[i]
-        if entered > 0:
-            at = np.searchsorted(times, entered)
-            left.plot(times[at], excess[at], "o", color=colour, ms=4)
-            right.plot(times[at], data["b"].values[i, at], "o", color=colour, ms=4)
-    label(left, "time $t$", "risk above the Bayes risk", "risk along its own flow")
-    label(right, "time $t$", "read-out $b(t)$", "descent, then the drift along the valley")
-    legend(left)
-    return figure
+        flow = data.isel(length=i)
+        excess = flow["risk"].values - data.attrs["bayes_risk"]
+        known = times <= max(flow["stopped"].values, times[1])
+        series.append(Series(length_label(L), times[known], excess[known], i))
+        series += _valley_entrance(times, flow, excess, i)
+    risks = Panel(series, "time $t$", "risk above the Bayes risk", title="risk along its own flow")
+    return draw([risks, readout_panel(data)])
 
 
-def plot_risks(data: xr.Dataset) -> Figure:
-    """Best softmax head, best linear head and ridge regression against prompt length, above the noise floor; of `risk_curves`.
+def risk_panels(data: xr.Dataset, floor: float) -> tuple[Panel, Panel]:
+    """Risks of best heads and of ridge regression against length, and what is above the floor."""
+    L, risks, excess = data["length"].values, [], []
+    for i, (name, (text, style)) in enumerate(_RISKS.items()):
+        if name in data:
+            error = data[f"{name}_error"].values if f"{name}_error" in data else None
+            risks.append(Series(text, L, data[name].values, i, style, error))
+            excess.append(Series(text, L, data[name].values - floor, i, style, error))
+    risks.append(Series("noise floor", L, np.full(L.shape, floor), BLACK, "dotted"))
+    return (
+        Panel(risks, LENGTH, "risk", title="risk"),
+        Panel(excess, LENGTH, "risk above the noise floor", title="above the floor"),
+    )
+
+
+def plot_risks(data: xr.Dataset) -> "Figure":
+    """Plot risks above the noise floor: best softmax head, best linear head, ridge regression.
+
+    `data` is a dataset of `risk_curves`.
 
     >>> import jax, jax.numpy as jnp
     >>> import largeprompt as lp
     >>> task = lp.LinearRegression(jnp.eye(1), noise_variance=0.1)
     >>> figure = lp.plot_risks(lp.risk_curves(task, [10, 100], jax.random.key(0)))
-    >>> len(figure.axes[0].lines)
-    3
+    >>> [text.get_text() for text in figure.legends[0].get_texts()]
+    ['best softmax head', 'best linear head', 'ridge regression (Bayes)']
     """
-    figure, axes = new_figure()
-    _draw_risks(axes, data, {name: data[name].values for name in _NAMES if name in data})
-    legend(axes)
-    return figure
+    return draw([risk_panels(data, data.attrs["bayes_risk"])[1]])
 
 
-def _draw_risks(axes: Axes, data: xr.Dataset, curves: dict[str, np.ndarray]) -> None:
-    L, floor = data["length"].values, data.attrs["bayes_risk"]
-    for i, (name, risk) in enumerate(curves.items()):
-        shown = np.isfinite(L) & (risk > floor)
-        style = {"color": COLOURS[i], "marker": MARKERS[i], "ms": 3.5, "lw": 1.2}
-        axes.loglog(L[shown], risk[shown] - floor, label=_NAMES.get(name, name), **style)
-    label(axes, "prompt length $L$", "risk above the noise floor")
+class Trained(NamedTuple):
+    """Final risks of trained heads at each length, those of the best head, and standard errors."""
+
+    risk: np.ndarray
+    best: np.ndarray | None = None
+    error: np.ndarray | None = None
 
 
-def plot_experiment(data: xr.Dataset) -> Figure:
-    """The published experiment: test risk while training, and final risk against prompt length; of `published_experiment`.
+def final_risk_panel(
+    L: np.ndarray,
+    heads: Mapping[str, Trained],
+    ridge: np.ndarray | None,
+    y: str = "final test risk",
+    title: str = "",
+) -> Panel:
+    """Final risks against length, beside the best heads and ridge regression."""
+    series = []
+    for i, (attention, found) in enumerate(heads.items()):
+        series.append(Series(f"{attention}, trained", L, found.risk, i, error=found.error))
+        if found.best is not None:
+            series.append(Series(f"{attention}, best head", L, found.best, i, "dotted"))
+    if ridge is not None:
+        series.append(Series("ridge regression (Bayes)", L, ridge, BLACK, "dashed"))
+    return Panel(series, LENGTH, y, title=title)
+
+
+def plot_experiment(data: xr.Dataset) -> "Figure":
+    """Plot the published experiment: risk during training, and final risk against prompt length.
+
+    `data` is a dataset of `published_experiment`.
 
     >>> import largeprompt as lp
     >>> data = lp.published_experiment(steps=20, lengths=[10, 20], oracle="exact")
     >>> [axes.get_xlabel() for axes in lp.plot_experiment(data).axes]
     ['step', 'prompt length $L$']
     """
-    figure, left, right = _two()
     clock = "time" if "time" in data.dims else "step"
     risk, final = data["risk"], data["final_risk"]
     risk, final = (x.mean("seed") if "seed" in x.dims else x for x in (risk, final))
     lengths = data["length"].values
     chosen = lengths[np.unique(np.linspace(0, len(lengths) - 1, 3).round().astype(int))]
-    for i, L in enumerate(chosen):
-        for attention, line in (("softmax", "-"), ("linear", "--")):
-            values = risk.sel(attention=attention, length=L)
-            name = f"{attention}, {_length_name(L)}"
-            left.plot(data[clock].values, values, line, color=COLOURS[i], lw=1.2, label=name)
-    left.set_yscale("log")
-    if clock == "time":
-        left.set_xscale("log")
-    label(left, clock, "test risk", f"variant: {data.attrs['variant']}")
-    legend(left)
-    for i, attention in enumerate(("softmax", "linear")):
-        values = final.sel(attention=attention).values
-        half = (
-            data["final_half_interval"].sel(attention=attention).values
-            if "final_half_interval" in data
-            else None
+    styles: dict[str, Style] = {"softmax": "line", "linear": "dashed"}
+    series = [
+        Series(
+            f"{attention}, {length_label(L)}",
+            data[clock].values,
+            risk.sel(attention=attention, length=L).values,
+            i + 2,  # colours that the other panel does not use
+            style,
         )
-        style = {"color": COLOURS[i], "marker": MARKERS[i], "ms": 3.5, "lw": 1.2}
-        right.errorbar(lengths, values, half, label=f"{attention}, trained", **style)
-        if "minimiser_risk" in data:
-            best = data["minimiser_risk"].sel(attention=attention).values
-            right.plot(lengths, best, ":", color=COLOURS[i], label=f"{attention}, best head")
-    if "bayes_risk" in data:
-        right.plot(lengths, data["bayes_risk"].values, color="0.4", lw=1, label="ridge (Bayes)")
-    right.set_xscale("log")
-    right.set_yscale("log")
-    label(right, "prompt length $L$", "final test risk")
-    legend(right)
-    return figure
+        for i, L in enumerate(chosen)
+        for attention, style in styles.items()
+    ]
+    title = f"variant: {data.attrs['variant']}"
+    training = Panel(series, clock, "test risk", log_x=clock == "time", title=title)
+    heads = {}
+    for attention in styles:
+        here = data.sel(attention=attention)
+        heads[attention] = Trained(
+            final.sel(attention=attention).values,
+            here["minimiser_risk"].values if "minimiser_risk" in data else None,
+            here["final_half_interval"].values / 2 if "final_half_interval" in data else None,
+        )
+    ridge = data["bayes_risk"].values if "bayes_risk" in data else None
+    return draw([training, final_risk_panel(lengths, heads, ridge)])

@@ -1,7 +1,8 @@
-"""The claims of the paper, one file each: a study computes, and draws nothing. `base.py` says how to write one."""
+"""The claims of the paper, one file each. A study returns data and draws nothing; `study.py` says how to write one."""
 
+from ..._message import message
 from . import (
-    almost_sure,
+    almost_sure_convergence,
     assumption_3_3,
     assumption_4_2,
     depth,
@@ -11,19 +12,19 @@ from . import (
     non_gaussian_limit,
     proposition_3_1,
     proposition_3_4,
-    regimes,
     section_6,
     softmax_operator,
+    softmax_regimes,
     theorem_4_3,
     theorem_5_1,
 )
-from .base import Check as Check
-from .base import Findings as Findings
-from .base import Study as Study
-from .base import Verdict as Verdict
-from .base import at_least as at_least
-from .base import at_most as at_most
-from .base import between as between
+from .study import Check as Check
+from .study import Findings as Findings
+from .study import Study as Study
+from .study import Verdict as Verdict
+from .study import at_least as at_least
+from .study import at_most as at_most
+from .study import between as between
 
 STUDIES: dict[str, Study] = {
     module.STUDY.name: module.STUDY
@@ -31,12 +32,12 @@ STUDIES: dict[str, Study] = {
         softmax_operator,
         lemma_2_1,
         non_gaussian_limit,
-        almost_sure,
+        almost_sure_convergence,
         finite_prompts,
         proposition_3_1,
         assumption_3_3,
         proposition_3_4,
-        regimes,
+        softmax_regimes,
         depth,
         finite_length_risk,
         assumption_4_2,
@@ -45,3 +46,12 @@ STUDIES: dict[str, Study] = {
         section_6,
     )
 }
+
+
+def find_study(name: str) -> Study:
+    """Return the study called `name`."""
+    if name not in STUDIES:
+        raise ValueError(
+            message(f"a study must be one of {', '.join(STUDIES)}", repr(name), "name one of them")
+        )
+    return STUDIES[name]

@@ -9,8 +9,8 @@ from jaxtyping import Array, Key
 from ... import concentration
 from ...attention import Head
 from ...measures import Gaussian
-from .base import INFINITE, Check, Config, Study, at_least, at_most
 from .mutants import plus, times
+from .study import INFINITE, Check, Config, Study, at_least, at_most
 
 
 def measure(config: Config, key: Key[Array, ""]) -> xr.Dataset:

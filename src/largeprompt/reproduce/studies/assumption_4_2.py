@@ -12,8 +12,8 @@ from scipy.special import gammaln, roots_genlaguerre
 from ... import concentration
 from ...attention import Head
 from ...measures import Gaussian
-from .base import Check, Config, Study, at_least, at_most, between
 from .mutants import plus, power_of, times
+from .study import Check, Config, Study, at_least, at_most, between
 
 _ORDERS = (2, 4, 8, 16)  # moments of sigma_w
 _C = (0.1, 0.5, 1.0)  # in L^{-c/sigma_w^2}

@@ -10,8 +10,8 @@ from ...attention import Head, Layer
 from ...measures import Empirical, Gaussian
 from ...prompts import output_error
 from ._draws import normals
-from .base import Check, Config, Study, at_most, between, power
 from .mutants import plus, power_of, times
+from .study import Check, Config, Study, at_most, between, power
 
 _DIM = 3
 _AT_ONCE = 8  # prompts pushed side by side

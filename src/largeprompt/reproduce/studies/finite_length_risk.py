@@ -6,8 +6,8 @@ import xarray as xr
 from jaxtyping import Array, Key
 
 from ...icl import LinearRegression
-from .base import Check, Config, Study, at_least, at_most, between, power
 from .mutants import plus, power_of, times
+from .study import Check, Config, Study, at_least, at_most, between, power
 
 
 def measure(config: Config, key: Key[Array, ""]) -> xr.Dataset:

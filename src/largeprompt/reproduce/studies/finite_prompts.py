@@ -9,8 +9,8 @@ from ...attention import Head
 from ...measures import Empirical, Gaussian
 from ...participation import participation
 from ...prompts import estimate, gradient_error, output_error
-from .base import Check, Config, Study, at_most, between
 from .mutants import plus, power_of, times
+from .study import Check, Config, Study, at_most, between
 
 _WIDE = (1.0, 50.0, 1e11, 1e12)  # lengths for a head of three dimensions
 

@@ -10,8 +10,8 @@ from scipy.special import ive
 from ...attention import Head, attend
 from ...measures import Empirical, Gaussian, Rademacher, Sphere, Uniform
 from ._draws import normals
-from .base import Check, Config, Study, at_least, at_most
 from .mutants import plus, times
+from .study import Check, Config, Study, at_least, at_most
 
 _NODES = (64, 48)  # of the integral that judges the lemma, and of its own check
 

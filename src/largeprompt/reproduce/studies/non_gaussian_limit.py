@@ -7,8 +7,8 @@ from jaxtyping import Array, Key
 from ...attention import Head
 from ...concentration import limit_comparison
 from ...measures import Dirac, Gaussian, Rademacher
-from .base import Check, Config, Study, at_least, at_most, power
 from .mutants import plus, power_of, times
+from .study import Check, Config, Study, at_least, at_most, power
 
 
 def measure(config: Config, key: Key[Array, ""]) -> xr.Dataset:

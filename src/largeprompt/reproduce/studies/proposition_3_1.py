@@ -6,9 +6,9 @@ from jaxtyping import Array, Key
 
 from ...concentration import concentration_curve
 from ...measures import Gaussian
-from . import _concentration
-from .base import Check, Config, Study, at_most, between
+from . import _error_families
 from .mutants import times
+from .study import Check, Config, Study, at_most, between
 
 _SIMULATED = 100.0  # tokens
 _STEEP = 2  # the configuration of three dimensions with kappa = 1
@@ -17,14 +17,14 @@ _STEEP = 2  # the configuration of three dimensions with kappa = 1
 def measure(config: Config, key: Key[Array, ""]) -> xr.Dataset:
     """Exact curves of the three families, and one simulation in three dimensions."""
     sampled = concentration_curve(
-        *_concentration.wide_case(_concentration.SPECTRA[_STEEP]),
+        *_error_families.wide_case(_error_families.SPECTRA[_STEEP]),
         Gaussian(np.zeros(3), np.eye(3)),
         [_SIMULATED],
         method="montecarlo",
         key=key,
         relative_error=config["relative_error"],
     )
-    return _concentration.measure("output", config).assign(
+    return _error_families.measure("output", config).assign(
         simulated=float(sampled.value[0]), simulated_error=float(sampled.error[0])
     )
 
@@ -33,7 +33,7 @@ def examine(data: xr.Dataset) -> list[Check]:
     """Constants, powers of sigma, slopes, and what is known by other means."""
     exact = data.wide_value.isel(case=_STEEP).sel(long_length=_SIMULATED)
     return [
-        *_concentration.examine(data, "output", "Prop. 3.1"),
+        *_error_families.examine(data, "output", "Prop. 3.1"),
         between(
             "Prop. 3.1, d = 3, kappa = 1, L = 100: simulation, in standard errors",
             (data.simulated - exact) / data.simulated_error,
@@ -82,7 +82,7 @@ STUDY = Study(
     },
     measure=measure,
     examine=examine,
-    notices=_concentration.NOTICES
+    notices=_error_families.NOTICES
     | {"simulated": times(1.5, 0.5), "simulated_error": times(10.0, 0.0)},
-    context=_concentration.CONTEXT,
+    context=_error_families.CONTEXT,
 )

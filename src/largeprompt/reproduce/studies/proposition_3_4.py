@@ -7,8 +7,8 @@ import xarray as xr
 from jaxtyping import Array, Key
 
 from ...concentration import Quantity
-from . import _concentration
-from .base import Check, Config, Study
+from . import _error_families
+from .study import Check, Config, Study
 
 _QUANTITIES: dict[Literal["U", "V"], Quantity] = {"U": "gradient_U", "V": "gradient_V"}
 
@@ -17,7 +17,7 @@ def measure(config: Config, key: Key[Array, ""]) -> xr.Dataset:
     """Exact curves of the three families, for both gradients: variables U_value, V_value, ..."""
     data = xr.Dataset()
     for name, quantity in _QUANTITIES.items():
-        found = _concentration.measure(quantity, config)
+        found = _error_families.measure(quantity, config)
         renamed = found.rename({n: f"{name}_{n}" for n in found.data_vars})
         data = data.merge(renamed, compat="no_conflicts")
     return data
@@ -29,7 +29,7 @@ def examine(data: xr.Dataset) -> list[Check]:
     for name, quantity in _QUANTITIES.items():
         mine = [str(n) for n in data.data_vars if str(n).startswith(f"{name}_")]
         here = data[mine].rename({n: n.removeprefix(f"{name}_") for n in mine})
-        checks += _concentration.examine(here, quantity, f"Prop. 3.4 ({name})")
+        checks += _error_families.examine(here, quantity, f"Prop. 3.4 ({name})")
     return checks
 
 
@@ -61,6 +61,6 @@ STUDY = Study(
     },
     measure=measure,
     examine=examine,
-    notices={f"{n}_{k}": v for n in _QUANTITIES for k, v in _concentration.NOTICES.items()},
-    context={f"{n}_{k}": v for n in _QUANTITIES for k, v in _concentration.CONTEXT.items()},
+    notices={f"{n}_{k}": v for n in _QUANTITIES for k, v in _error_families.NOTICES.items()},
+    context={f"{n}_{k}": v for n in _QUANTITIES for k, v in _error_families.CONTEXT.items()},
 )

@@ -23,8 +23,8 @@ from ...dynamics.experiment import (
     seed_keys,
 )
 from ...icl import BlockParams, FactoredParams, HeadParams, LinearRegression
-from .base import INFINITE, Check, Config, Study, at_least, at_most, power
 from .mutants import power_of, times
+from .study import INFINITE, Check, Config, Study, at_least, at_most, power
 
 _VARIANTS = ("paper", "released-code", "theory")
 _VANISHES = 0.5  # a gap vanishes if it is at most this times that of the first length

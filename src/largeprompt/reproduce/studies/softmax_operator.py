@@ -8,8 +8,8 @@ from jaxtyping import Array, Key
 from ...attention import Head, attend
 from ...measures import Empirical
 from ._draws import normals
-from .base import Check, Config, Study, at_most
 from .mutants import plus
+from .study import Check, Config, Study, at_most
 
 _NAMES = ("dense_against_numpy", "streamed_against_dense", "shuffled_against_dense")
 

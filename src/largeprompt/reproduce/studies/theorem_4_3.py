@@ -20,8 +20,8 @@ from ...icl import BlockParams, LinearRegression, ProductRegression
 from ...measures import Gaussian, Rademacher
 from ...participation import participation
 from ...prompts import output_error
-from .base import Check, Config, Study, at_least, at_most, between, power
 from .mutants import power_of, times
+from .study import Check, Config, Study, at_least, at_most, between, power
 
 _T = 1.0  # the parameters are compared on [0, T]
 _EARLY = np.linspace(0, _T, 101)

@@ -9,8 +9,8 @@ from jaxtyping import Array, Key
 
 from ...dynamics import admissible_alpha, flow_curves, gradient_flow, prompt_length_for_risk
 from ...icl import BlockParams, LinearRegression
-from .base import Check, Config, Study, at_least, at_most
 from .mutants import Mutant, plus, power_of, times
+from .study import Check, Config, Study, at_least, at_most
 from .theorem_4_3 import sharp_constant
 
 _TIMES = np.geomspace(0.1, 1e3, 60)

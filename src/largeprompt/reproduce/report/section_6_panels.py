@@ -1,71 +1,31 @@
-"""The figures of the studies of training, from their stored data alone."""
+"""The figure of Section 6: final risks, shares of runs, and the landscape of the risk."""
 
 import numpy as np
 import xarray as xr
-from contourpy import contour_generator
 
-from .panels import Panel, Series
-
-_LENGTH = "prompt length $L$"
-
-
-def theorem_4_3(data: xr.Dataset) -> list[Panel]:
-    """Gaps against L: exact for Gaussian inputs, the largest over tasks; on sampled prompts for
-    Rademacher inputs.
-    """
-    L = data["length"].values
-    curves = [
-        ("limiting risk", data["limit_excess"].max("task")),
-        ("risk along the paths", data["risk_gap"].max(["task", "point"])),
-        ("gradient along the paths", data["gradient_gap"].max(["task", "point"])),
-        ("parameters on $[0,T]$", data["parameter_gap"].max(["task", "time"])),
-    ]
-    exact = [Series(text, L, values.values, i) for i, (text, values) in enumerate(curves)]
-    L = data["sampled_length"].values
-    sampled = [
-        Series("parameters", L, data["sampled_parameter_gap"].values, 3),
-        Series("risk", L, data["sampled_risk_gap"].values, 1, "dashed"),
-    ]
-    return [
-        Panel(exact, _LENGTH, "largest gap", title="Gaussian inputs (exact)"),
-        Panel(
-            sampled, _LENGTH, "largest gap on $[0,T]$", title="Rademacher inputs (sampled prompts)"
-        ),
-    ]
+from ..._extras import require
+from .panels import LENGTH, Panel, Series
+from .training_figures import Trained, final_risk_panel
 
 
-def theorem_5_1(data: xr.Dataset) -> list[Panel]:
-    """L(eps), and the read-out along flows."""
-    needed = Series("$L(\\epsilon)$", data["epsilon"].values, data["prompt_length"].values, 0)
-    times, flows = data["time"].values[1:], []
-    for i, L in enumerate(data["length"].values):
-        name = "$L=\\infty$" if L < 0 else f"$L=10^{{{np.log10(L):.0f}}}$"
-        flows.append(Series(name, times, data["b"].values[i, 1:], i))
-    title = "descent, then the drift along the valley"
-    return [
-        Panel(
-            [needed],
-            "$\\epsilon$",
-            "smallest sufficient $L$",
-            title="flow within $\\epsilon$ of Bayes",
-        ),
-        Panel(flows, "time $t$", "read-out $b(t)$", log_y=False, title=title),
-    ]
-
-
-def section_6(data: xr.Dataset) -> list[Panel]:
-    """Final risks against L for each variant; shares of runs that arrive; the landscape."""
-    L, panels = data["length"].values, []
+def section_6_panels(data: xr.Dataset) -> list[Panel]:
+    """Final risks against length for each variant; shares of runs; the landscape of the risk."""
+    panels = []
     for variant in data["variant"].values:
         here = data.sel(variant=variant)
-        series = [
-            Series("softmax", L, here["softmax"].values, 0),
-            Series("softmax, best head", L, here["softmax_best"].values, 0, "dotted"),
-            Series("linear", L, here["linear"].values, 1),
-            Series("linear, best head", L, here["linear_best"].values, 1, "dotted"),
-            Series("ridge (Bayes)", L, here["ridge"].values, 6, "dashed"),
-        ]
-        panels.append(Panel(series, _LENGTH, "median final risk", title=f"variant: {variant}"))
+        heads = {
+            name: Trained(here[name].values, here[f"{name}_best"].values)
+            for name in ("softmax", "linear")
+        }
+        panels.append(
+            final_risk_panel(
+                data["length"].values,
+                heads,
+                here["ridge"].values,
+                "median final risk",
+                f"variant: {variant}",
+            )
+        )
     return [*panels, _shares(data), _landscape(data), _starts(data)]
 
 
@@ -82,7 +42,7 @@ def _shares(data: xr.Dataset) -> Panel:
     arrive = data["share"].sel(start="(9)").min("attention").values
     series.append(Series("from initialisation (9)", L, arrive, 2, "dashed"))
     title = "runs that end in the block form"
-    return Panel(series, _LENGTH, "share of runs", log_y=False, title=title)
+    return Panel(series, LENGTH, "share of runs", log_y=False, title=title)
 
 
 _LEVELS = (0.03, 0.1, 0.2, 0.35, 0.5, 0.65, 0.8, 0.95, 1.2, 1.6)  # 0: lowest risk, 1: no prediction
@@ -95,7 +55,7 @@ def _landscape(data: xr.Dataset) -> Panel:
     s, t = data["block_strength"].values, data["other_strength"].values
     risk = data["landscape"].values.T
     lowest, nothing = risk.min(), risk[np.argmin(np.abs(t)), np.argmin(np.abs(s))]
-    generator = contour_generator(s, t, risk)
+    generator = require("contourpy", extra="report").contour_generator(s, t, risk)
     levels = [lowest + part * (nothing - lowest) for part in _LEVELS]
     lines = [np.asarray(line) for level in levels for line in generator.lines(level)]
     series = [

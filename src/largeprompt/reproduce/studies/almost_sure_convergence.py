@@ -8,8 +8,8 @@ from ...attention import Head
 from ...concentration import growing_prompt
 from ...measures import Gaussian
 from ...prompts import output_error
-from .base import Check, Config, Study, at_least, at_most, power
 from .mutants import power_of, times
+from .study import Check, Config, Study, at_least, at_most, power
 
 _RADIUS = 0.2  # of the ball that a path must not leave again
 _EARLY = 30.0  # a length from which on paths still do

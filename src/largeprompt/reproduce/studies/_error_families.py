@@ -1,19 +1,16 @@
-"""What Propositions 3.1 and 3.4 have in common: one squared error along L, in three families of
-configurations.
+"""Squared errors along L in three families of configurations, for Propositions 3.1 and 3.4.
 
-* Scalar tokens N(0, sigma^2), queries N(0, 1), U = V = 1, for several sigma >= 1: the constants,
-and the power of sigma in them.
-* Tokens N(0, G) in three dimensions with U != I: the pace at long lengths, L^{-theta} (ln L)^beta.
-* Tokens of finitely many atoms, sub-Gaussian and not Gaussian, in two dimensions: the pace 1/L and
-its constant.
+* Scalar tokens N(0, sigma^2), queries N(0, 1), U = V = 1, for several sigma >= 1: the constants of
+  the bound, and the power of sigma in them.
+* Tokens N(0, G) in three dimensions, U not the identity: the rate at long lengths,
+  L^{-theta} (ln L)^beta.
+* Tokens of four atoms in two dimensions, sub-Gaussian and not Gaussian: the rate 1/L and its
+  constant.
 
-The squared error of a prompt is known by other means at both ends: by enumeration of all prompts
-of at most three atoms, and for long prompts by the delta method, from the squared influence of one
-token. Both are written out here in NumPy.
+The curves are compared with averages over grids of queries and with `_independent_errors.py`.
 """
 
 import itertools
-from typing import NamedTuple
 
 import numpy as np
 import xarray as xr
@@ -22,8 +19,15 @@ from ...attention import Head
 from ...concentration import Quantity, concentration_curve, proposition_3_1, proposition_3_4
 from ...measures import AbstractMeasure, Empirical, Gaussian
 from ...prompts import gradient_error, output_error
-from .base import Check, Config, Part, at_least, at_most, between, power
+from ._independent_errors import (
+    Atoms,
+    enumerated_error,
+    gauss_hermite,
+    limit_of_atoms,
+    limit_of_gaussian,
+)
 from .mutants import Mutant, plus, power_of, times
+from .study import Check, Config, Part, at_least, at_most, between, power
 
 _POWERS: dict[Quantity, tuple[int, int]] = {  # of sigma and of ln L, as stated
     "output": (6, 1),
@@ -37,114 +41,27 @@ _HAND = (1, 2, 3)
 _READ_OUT = np.array([[1.0, 0.5, 0.0], [0.0, -0.5, 1.0]])
 
 
-class _Atoms(NamedTuple):
-    """A law of finitely many points in the plane."""
-
-    points: np.ndarray
-    weights: np.ndarray
-
-
 _LAWS = {
-    "signs": _Atoms(np.array([[-1.0, -1], [-1, 1], [1, -1], [1, 1]]), np.full(4, 0.25)),
-    "words": _Atoms(
+    "signs": Atoms(np.array([[-1.0, -1], [-1, 1], [1, -1], [1, 1]]), np.full(4, 0.25)),
+    "words": Atoms(
         np.array([[3.0, 0], [-1, 1], [-1, -1], [0, 0]]), np.array([0.1, 0.15, 0.15, 0.6])
     ),
 }
 _LAW_HEAD = (np.array([[1.0, 0.3], [-0.2, 0.8]]), np.array([[1.0, 0.5], [0.0, 0.7]]))
 
 
-def _hermite(nodes: int, d: int) -> _Atoms:
-    """Gauss-Hermite points of N(0, I): exact for polynomials of degree 2 nodes - 1, and
-    1-sub-Gaussian as a law.
-    """
-    places, weights = np.polynomial.hermite_e.hermegauss(nodes)
-    points = np.stack(np.meshgrid(*[places] * d, indexing="ij"), -1).reshape(-1, d)
-    mass = np.prod(np.stack(np.meshgrid(*[weights] * d, indexing="ij"), -1).reshape(-1, d), 1)
-    return _Atoms(points, mass / mass.sum())
-
-
-def _regular(step: float, end: float, d: int) -> _Atoms:
+def _regular(step: float, end: float, d: int) -> Atoms:
     """Half of a regular grid with weights of N(0, I): the trapezoidal rule for what is even in z."""
     places = np.arange(-end, end + step / 2, step)
     points = np.stack(np.meshgrid(*[places] * d, indexing="ij"), -1).reshape(-1, d)
     mass = np.exp(-np.sum(points**2, 1) / 2)
     half = (len(points) + 1) // 2  # the others are their negatives; the last of these is zero
     mass[: half - 1] *= 2
-    return _Atoms(points[:half], mass[:half] / mass[:half].sum())
-
-
-def squared(
-    quantity: Quantity, y: np.ndarray, C: np.ndarray, V: np.ndarray, z: np.ndarray
-) -> np.ndarray:
-    """The squared norm of a change of mean y (output, V-gradient), or of covariance C
-    (U-gradient), as the quantity counts it.
-    """
-    if quantity == "output":
-        return np.sum((y @ V.T) ** 2, -1)
-    if quantity == "gradient_V":
-        return len(V) * np.sum(y**2, -1)
-    return np.sum((V @ C) ** 2, (-1, -2)) * np.sum(z**2, -1)
-
-
-def _outer(y: np.ndarray) -> np.ndarray:
-    return y[..., :, None] * y[..., None, :]
-
-
-def _tilted(x: np.ndarray, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Mean and covariance of points (..., n, d) under normalised weights (..., n)."""
-    mean = np.einsum("...n,...nd->...d", weights, x)
-    centred = x - mean[..., None, :]
-    return mean, np.einsum("...n,...nd,...ne->...de", weights, centred, centred)
-
-
-def _enumerated(quantity: Quantity, law: _Atoms, queries: _Atoms, L: int) -> float:
-    """E |T_L - T|^2 and its like, over all prompts of L atoms."""
-    U, V = _LAW_HEAD
-    chosen = np.array(list(itertools.product(range(len(law.points)), repeat=L)))
-    x, mass = law.points[chosen], np.prod(law.weights[chosen], axis=1)
-    total = 0.0
-    for z, weight in zip(*queries, strict=True):
-        scores = x @ U @ z
-        terms = np.exp(scores - scores.max(1, keepdims=True))
-        mean, C = _tilted(x, terms / terms.sum(1, keepdims=True))
-        limit = law.weights * np.exp(law.points @ U @ z)
-        m, full = _tilted(law.points, limit / limit.sum())
-        total += weight * mass @ squared(quantity, mean - m, C - full, V, z)
-    return float(total)
-
-
-def _delta_method(quantity: Quantity, law: _Atoms, queries: _Atoms) -> float:
-    """lim L E |T_L - T|^2 and its like for a discrete law: the squared influence w(x) (x - m_u), w
-    the density of the tilt.
-    """
-    U, V = _LAW_HEAD
-    total = 0.0
-    for z, weight in zip(*queries, strict=True):
-        density = np.exp(law.points @ U @ z)
-        density = density / (law.weights @ density)
-        m, C = _tilted(law.points, law.weights * density)
-        y = law.points - m
-        found = squared(quantity, y, _outer(y) - C, V, z)
-        total += weight * law.weights @ (density**2 * found)
-    return float(total)
-
-
-def _delta_method_gaussian(quantity: Quantity, U: np.ndarray, G: np.ndarray) -> float:
-    """The same for tokens N(0, G) and queries N(0, I), |U'GU| < 1/2: under the squared density x -
-    m_u is N(Gu, G), its mass e^S.
-    """
-    d = len(G)
-    inverse = np.linalg.inv(np.eye(d) - 2 * U.T @ G @ U)  # e^S makes this the covariance of queries
-    outer, inner = _hermite(5, d), _hermite(4, d)
-    total = 0.0
-    for z, weight in zip(outer.points @ np.linalg.cholesky(inverse).T, outer.weights, strict=True):
-        y = G @ U @ z + inner.points @ np.linalg.cholesky(G).T
-        total += weight * inner.weights @ squared(quantity, y, _outer(y) - G, _READ_OUT, z)
-    return float(np.sqrt(np.linalg.det(inverse)) * total)
+    return Atoms(points[:half], mass[:half] / mass[:half].sum())
 
 
 def _averaged(
-    quantity: Quantity, head: Head, mu: AbstractMeasure, queries: _Atoms, L: float
+    quantity: Quantity, head: Head, mu: AbstractMeasure, queries: Atoms, L: float
 ) -> float:
     """The error at each query of a grid, averaged: no use is made of the law of the score
     variance.
@@ -221,7 +138,9 @@ def _wide(quantity: Quantity) -> xr.Dataset:
     queries = _regular(1.0, 6.0, 3)
     curves = [concentration_curve(*case, _normal(3), _LONG, quantity) for case in cases]
     gentle, tokens = cases[0]
-    limit = _delta_method_gaussian(quantity, np.asarray(gentle.U), np.asarray(tokens.covariance))
+    limit = limit_of_gaussian(
+        quantity, np.asarray(gentle.U), _READ_OUT, np.asarray(tokens.covariance)
+    )
     found = _stacked(curves, ("case", "long_length"), (len(cases),))
     return xr.Dataset(
         {
@@ -238,12 +157,12 @@ def _wide(quantity: Quantity) -> xr.Dataset:
 
 
 def _discrete(quantity: Quantity, config: Config) -> xr.Dataset:
-    head, queries = Head(U=_LAW_HEAD[0], V=_LAW_HEAD[1]), _hermite(5, 2)
+    head, queries = Head(U=_LAW_HEAD[0], V=_LAW_HEAD[1]), gauss_hermite(5, 2)
     laws, proxies = [], []
     for law, scale in itertools.product(_LAWS.values(), config["scales"]):
         # in multiples of the sub-Gaussian parameter that is known of the law
         unit = float(Empirical(law.points, law.weights).subgaussian_proxy()) ** 0.5
-        laws.append(_Atoms(law.points * scale / unit, law.weights))
+        laws.append(Atoms(law.points * scale / unit, law.weights))
         proxies.append(scale)
     curves = [
         concentration_curve(
@@ -253,8 +172,10 @@ def _discrete(quantity: Quantity, config: Config) -> xr.Dataset:
     ]
     shape = (len(_LAWS), len(config["scales"]))
     dims = ("law", "scale")
-    by_hand = [[_enumerated(quantity, law, queries, L) for L in _HAND] for law in laws]
-    limits = [_delta_method(quantity, law, queries) for law in laws]
+    by_hand = [
+        [enumerated_error(quantity, *_LAW_HEAD, law, queries, L) for L in _HAND] for law in laws
+    ]
+    limits = [limit_of_atoms(quantity, *_LAW_HEAD, law, queries) for law in laws]
     found = _stacked(curves, (*dims, "law_length"), shape)
     return xr.Dataset(
         {

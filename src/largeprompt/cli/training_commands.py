@@ -1,15 +1,17 @@
-"""`largeprompt risk`, `largeprompt flow`, `largeprompt train`."""
+"""`largeprompt risk`, `largeprompt flow`, `largeprompt train`: linear regression in context."""
 
 import json
 import math
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from .._files import FIGURES, check_target, whole
-from ._configuration import Covariance, Dim, covariance_matrix
-from ._output import use_float64, working, write_figure, write_netcdf
+from .._extras import require
+from .._files import whole
+from .._progress import progress_bar
+from ._options import Covariance, Dim, Figure, Out, covariance_matrix
+from ._output import check_targets, print_table, use_float64, write_figure, write_netcdf
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -21,8 +23,6 @@ Lengths = Annotated[
 ]
 Noise = Annotated[float, typer.Option("--noise", help="Variance tau^2 of the label noise.")]
 TaskScale = Annotated[float, typer.Option("--task-scale", help="Covariance of w: scale x I.")]
-Out = Annotated[Path | None, typer.Option("--out", help="Write the data to this .nc.")]
-Figure = Annotated[Path | None, typer.Option("--figure", help="Draw to this .pdf, .png or .svg.")]
 _OPTIONS = "options.json"
 
 
@@ -31,7 +31,7 @@ def _lengths(text: str) -> list[float]:
         return [float(part) for part in text.split(",")]
     except ValueError as error:
         raise ValueError(
-            f"--lengths must be numbers separated by commas; received {text!r}. To fix: write for example 10,100,1e9,inf."
+            f"--lengths must be numbers separated by commas, as in 10,100,1e9,inf; received {text!r}"
         ) from error
 
 
@@ -44,25 +44,6 @@ def _task(dim: int, covariance: str, noise: float, task_scale: float) -> "Linear
     return LinearRegression(cov, task_scale * np.eye(len(cov)), noise)
 
 
-def _check_targets(out: Path | None, figure: Path | None) -> None:
-    if out is not None:
-        check_target(out, "data", (".nc",))
-    if figure is not None:
-        check_target(figure, "figure", FIGURES)
-
-
-def _table(title: str, columns: list[str], rows: list[list[str]]) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table(title=title)
-    for column in columns:
-        table.add_column(column, justify="right")
-    for row in rows:
-        table.add_row(*row)
-    Console().print(table)
-
-
 def risk(
     dim: Dim = 5,
     covariance: Covariance = "identity",
@@ -73,8 +54,8 @@ def risk(
     out: Out = None,
     figure: Figure = None,
 ) -> None:
-    """Risks of linear regression in context: the best softmax head, the best linear head, ridge regression."""
-    _check_targets(out, figure)
+    """Risk of linear regression in context: best softmax head, best linear head, ridge regression."""
+    check_targets(out, figure)
     wanted = _lengths(lengths)
     use_float64()
     import jax
@@ -82,14 +63,14 @@ def risk(
     from ..dynamics import risk_curves
 
     task = _task(dim, covariance, noise, task_scale)
-    with working("minimising"):
+    with progress_bar("minimising"):
         data = risk_curves(task, wanted, jax.random.key(seed))
     columns = [data[n].values for n in ("length", "softmax", "linear", "ridge", "ridge_error")]
     rows = [
         [f"{L:g}", f"{s:.6f}", f"{li:.6f}", f"{r:.6f} ± {e:.1e}"]
         for L, s, li, r, e in zip(*columns, strict=True)
     ]
-    _table("risk of the best head", ["L", "softmax", "linear", "ridge (Bayes)"], rows)
+    print_table(["L", "softmax", "linear", "ridge (Bayes)"], rows, "risk of the best head")
     typer.echo(f"noise floor {data.attrs['bayes_risk']:g}; heads exact, ridge sampled")
     if out is not None:
         write_netcdf(data, out)
@@ -108,31 +89,34 @@ def flow(
     alpha: Annotated[
         float | None,
         typer.Option(
-            help="Scale of the balanced start; half the largest admissible one if left out."
+            help="Scale of the balanced initialisation; by default half the largest admissible one."
         ),
     ] = None,
-    attention: Annotated[str, typer.Option(help="softmax or linear.")] = "softmax",
+    attention: Annotated[
+        Literal["softmax", "linear"], typer.Option(help="Kind of attention to train.")
+    ] = "softmax",
     until: Annotated[
         float | None, typer.Option(help="Stop at this time instead of at stationarity.")
     ] = None,
     out: Out = None,
     figure: Figure = None,
 ) -> None:
-    """Gradient flow of the exact risk from the balanced initialisation; exit status 1 if a flow did not become stationary."""
-    _check_targets(out, figure)
+    """Gradient flow of the exact risk from the balanced initialisation.
+
+    Exit status 1 if a flow did not become stationary.
+    """
+    check_targets(out, figure)
     wanted = _lengths(lengths)
     use_float64()
     from ..dynamics import admissible_alpha, balanced_init, flow_curves
 
-    if attention != "softmax" and attention != "linear":
-        raise ValueError(
-            f"--attention must be softmax or linear; received {attention!r}. To fix: name one of them."
-        )
     task = _task(dim, covariance, noise, task_scale)
     largest = admissible_alpha(task)
     start = balanced_init(task, largest / 2 if alpha is None else alpha)
-    typer.echo(f"balanced start: alpha = {float(start.b):.4g}, admissible below {largest:.4g}")
-    with working("following the flows"):
+    typer.echo(
+        f"balanced initialisation: alpha = {float(start.b):.4g}, admissible below {largest:.4g}"
+    )
+    with progress_bar("integrating the flows"):
         data = flow_curves(task, start, wanted, attention, until=until)
     _print_flows(data)
     if out is not None:
@@ -157,48 +141,53 @@ def _print_flows(data: "xr.Dataset") -> None:
             [f"{L:g}", str(phase), when, f"{stopped:.4g}", f"{risk:.6g}", f"{norm:.1e}", f"{b:.4f}"]
         )
     heads = ["L", "stopped in phase", "valley entered", "time", "risk", "|gradient|", "b"]
-    _table(f"gradient flow, {data.attrs['attention']} attention", heads, rows)
+    print_table(heads, rows, f"gradient flow, {data.attrs['attention']} attention")
     for status in json.loads(data.attrs["status"]):
         typer.echo(status)
 
 
 def train(
     variant: Annotated[
-        str, typer.Option(help="paper, released-code or theory (see docs/descent.md).")
+        Literal["paper", "released-code", "theory"],
+        typer.Option(help="The experiment as described, as distributed, or as in the theory."),
     ] = "paper",
     steps: Annotated[int, typer.Option(help="Steps of SGD; 300,000 were published.")] = 3000,
     lengths: Lengths = "10,100,1000",
     seeds: Annotated[int, typer.Option(help="Independent repetitions.")] = 1,
-    oracle: Annotated[str, typer.Option(help="exact, reduced or prompts.")] = "reduced",
+    gradient: Annotated[
+        Literal["exact", "reduced", "prompts"],
+        typer.Option(
+            help="Gradient estimator: exact given task and query, from sampled softmax weights, "
+            "or from sampled prompts."
+        ),
+    ] = "reduced",
     full: Annotated[bool, typer.Option("--full", help="Published steps and lengths.")] = False,
     seed: Annotated[int, typer.Option(help="Seed; 327 was published.")] = 327,
     out: Annotated[
         Path | None, typer.Option("--out", help="New folder for checkpoints, data and figures.")
     ] = None,
     resume: Annotated[
-        Path | None, typer.Option("--resume", help="Go on in this folder, with its options.")
+        Path | None,
+        typer.Option("--resume", help="Continue the run in this folder, with its options."),
     ] = None,
 ) -> None:
-    """The published experiment, in one of three variants; killed at any moment it resumes to the same result."""
+    """Train softmax and linear attention as in the paper's experiment.
+
+    A run that was stopped continues with --resume and gives the same result.
+    """
     options = {
         "variant": variant,
         "steps": steps,
         "lengths": _lengths(lengths),
         "seeds": seeds,
-        "oracle": oracle,
+        "oracle": gradient,
         "seed": seed,
     }
-    for name, value, allowed in (
-        ("variant", variant, ("paper", "released-code", "theory")),
-        ("oracle", oracle, ("exact", "reduced", "prompts")),
-    ):
-        if value not in allowed:
-            raise ValueError(
-                f"--{name} must be one of {', '.join(allowed)}; received {value!r}. To fix: name one of them."
-            )
     folder = _train_folder(out, resume)
     if resume is not None:
         options = _saved_options(resume)
+    if folder is not None:
+        require("matplotlib", extra="report")
     use_float64()
     from ..dynamics import published_experiment
     from ..dynamics.experiment import PUBLISHED
@@ -213,7 +202,7 @@ def train(
         data = published_experiment(folder=folder, **options)
     except KeyboardInterrupt:
         if folder is not None:
-            typer.echo(f"stopped; go on with: largeprompt train --resume {folder}", err=True)
+            typer.echo(f"stopped; continue with: largeprompt train --resume {folder}", err=True)
         raise
     _print_experiment(data)
     if folder is not None:
@@ -226,7 +215,7 @@ def train(
 
 
 def _all_finite(data: "xr.Dataset") -> bool:
-    """Whether every run ended with a number; says of the others what happened to them."""
+    """Whether every final risk is finite; print the status of all runs if not."""
     import numpy as np
 
     good = bool(np.all(np.isfinite(data["final_risk"].values)))
@@ -238,10 +227,11 @@ def _all_finite(data: "xr.Dataset") -> bool:
 
 def _train_folder(out: Path | None, resume: Path | None) -> Path | None:
     if out is not None and resume is not None:
-        raise ValueError("--out and --resume exclude each other; received both. To fix: drop one.")
+        raise ValueError("--out and --resume exclude each other; received both")
     if out is not None and out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise ValueError(
-            f"--out must be a new or empty folder; received {str(out)!r}. To fix: choose another, or --resume it."
+            f"--out must be a new or empty folder; received {str(out)!r}. "
+            "To fix: choose another one, or pass --resume."
         )
     return out if resume is None else resume
 
@@ -251,8 +241,8 @@ def _saved_options(folder: Path) -> dict:
         return json.loads((folder / _OPTIONS).read_text())
     except (OSError, json.JSONDecodeError) as error:
         raise ValueError(
-            f"--resume must name a folder made by `largeprompt train --out`; received {str(folder)!r} ({error}). To fix: start "
-            "with --out."
+            "--resume must name a folder made by `largeprompt train --out`; "
+            f"received {str(folder)!r} ({error})"
         ) from error
 
 
@@ -278,4 +268,4 @@ def _print_experiment(data: "xr.Dataset") -> None:
             heads.append(f"{a}, in block form")
             for row, count in zip(rows, arrived.sel(attention=a).values, strict=True):
                 row.append(f"{count} of {runs}")
-    _table(f"final test risk, variant {data.attrs['variant']}", heads, rows)
+    print_table(heads, rows, f"final test risk, variant {data.attrs['variant']}")

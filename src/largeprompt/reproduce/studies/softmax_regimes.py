@@ -6,8 +6,8 @@ from jaxtyping import Array, Key
 
 from ...concentration.rates import regime_exponent
 from ...participation import participation
-from .base import Check, Config, Study, at_most, power
 from .mutants import Mutant, plus, power_of, times
+from .study import Check, Config, Study, at_most, power
 
 
 def measure(config: Config, key: Key[Array, ""]) -> xr.Dataset:

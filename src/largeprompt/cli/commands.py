@@ -1,0 +1,38 @@
+"""The command `largeprompt` and its subcommands."""
+
+from typing import Annotated
+
+import typer
+
+from .. import __version__
+from ._output import ErrorLineGroup
+from .error_commands import curve, length, regime
+from .reproduce_commands import report, reproduce, studies
+from .training_commands import flow, risk, train
+
+app = typer.Typer(
+    add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False, cls=ErrorLineGroup
+)
+
+
+def _print_version(requested: bool) -> bool:
+    if requested:
+        typer.echo(f"largeprompt {__version__}")
+        raise typer.Exit
+    return requested
+
+
+@app.callback()
+def largeprompt(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", callback=_print_version, is_eager=True, help="Print the version."
+        ),
+    ] = False,
+) -> None:
+    """Softmax attention on measures of tokens, for finite and infinite prompts."""
+
+
+for command in (reproduce, studies, report, curve, regime, length, risk, flow, train):
+    app.command()(command)

@@ -1,0 +1,158 @@
+"""`largeprompt reproduce`, `largeprompt studies`, `largeprompt report`."""
+
+import json
+import shlex
+from contextlib import closing
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from .._extras import require
+from .._progress import progress_bar
+from ._compiling import compile_quickly
+from ._output import use_float64
+
+if TYPE_CHECKING:
+    from ..sweep import Sweep
+
+_REPORT = ("matplotlib", "jinja2", "plotly", "latex2mathml")
+
+
+def reproduce(
+    full: Annotated[
+        bool, typer.Option("--full", help="At the paper's scale, which takes hours.")
+    ] = False,
+    study: Annotated[
+        list[str] | None, typer.Option("--study", help="Only this study; may be repeated.")
+    ] = None,
+    out: Annotated[Path, typer.Option("--out", help="Folder of the results.")] = Path(
+        "out/reproduce"
+    ),
+    resume: Annotated[
+        bool,
+        typer.Option("--resume", help="Keep the results in the folder, compute what is missing."),
+    ] = False,
+    seed: Annotated[int, typer.Option(help="Seed of the random keys of all studies.")] = 0,
+    workers: Annotated[
+        int | None,
+        typer.Option("--workers", min=1, help="Number of processes on this machine."),
+    ] = None,
+    cluster: Annotated[
+        str | None, typer.Option("--cluster", help="Address of a Dask scheduler to run on.")
+    ] = None,
+) -> None:
+    """Test every statement of the paper and write data, figures and a report.
+
+    Exit status 1 if a statement does not hold, or a study has no result.
+    """
+    _require_report()
+    if not full:
+        compile_quickly()
+    use_float64()
+    from ..reproduce import folder
+    from ..reproduce.studies import STUDIES, find_study
+
+    scale = "full" if full else "quick"
+    names = [find_study(name).name for name in study or STUDIES]
+    sweep, notes = folder.open_folder(out, scale, seed, names, resume)
+    for note in notes:
+        typer.echo(note, err=True)
+    try:
+        failed = _compute(sweep, out, workers, cluster)
+    except KeyboardInterrupt:
+        stored = folder.load_all(out).records
+        done = sum(name in stored for name in names)
+        typer.echo(f"\ninterrupted: {done} of {len(names)} studies are stored in {out}", err=True)
+        typer.echo(f"continue with: {_command(full, study, out, seed, workers, cluster)}", err=True)
+        raise typer.Exit(130) from None
+    good = _finish(out)
+    raise typer.Exit(code=0 if good and not failed else 1)
+
+
+def _require_report() -> None:
+    """Find out before minutes of computing that the report cannot be written."""
+    for package in _REPORT:
+        require(package, extra="report")
+
+
+def _command(
+    full: bool,
+    study: list[str] | None,
+    out: Path,
+    seed: int,
+    workers: int | None,
+    cluster: str | None,
+) -> str:
+    """The command that continues this one."""
+    words = ["largeprompt", "reproduce", "--resume", "--out", str(out), *["--full"] * full]
+    words += [word for name in study or () for word in ("--study", name)]
+    options = (("--seed", seed or None), ("--workers", workers), ("--cluster", cluster))
+    words += [str(word) for option in options if option[1] is not None for word in option]
+    return shlex.join(words)
+
+
+def _compute(sweep: "Sweep", out: Path, workers: int | None, cluster: str | None) -> bool:
+    """Compute and store the studies that have no result; returns whether one of them failed."""
+    from ..reproduce.folder import CELLS
+
+    failed = False
+    waiting = [json.loads(cell.configuration)["study"] for cell in sweep.cells]
+    cells = sweep.iterate(out / CELLS, workers=workers, cluster=cluster)
+    with closing(cells), progress_bar(waiting[0], len(waiting)) as advance:
+        for cell in cells:
+            name = cell.configuration["study"]
+            if cell.failure is not None:
+                failed = True
+                typer.echo(cell.failure.traceback, err=True)
+                reason = cell.failure.reason
+                typer.echo(f"error: {name} could not be computed: {reason}", err=True)
+            elif not cell.reused and cell.data is not None:
+                verdict, seconds = (cell.data.attrs[n] for n in ("verdict", "seconds"))
+                typer.echo(f"computed  {name}: {verdict} ({seconds:.1f} s)", err=True)
+            waiting.remove(name)
+            advance(label=waiting[0] if waiting else "")
+    return failed
+
+
+def _finish(out: Path) -> bool:
+    """Print the summary, write data, figures and page; returns whether every statement holds.
+
+    The summary comes first, so that it is printed even if the page cannot be written.
+    """
+    from ..reproduce import folder
+    from ..reproduce.record import from_dataset
+    from ..reproduce.report import page
+    from ._summary import print_summary
+
+    stored = folder.load_all(out)
+    found = {name: from_dataset(record) for name, record in stored.records.items()}
+    good = print_summary(found, stored.lost)
+    folder.export(out, stored)
+    typer.echo(f"report: {page.write_report(out, stored)}")
+    return good
+
+
+def studies() -> None:
+    """List the studies: their names, the place in the paper, and what they test."""
+    from rich.console import Console
+    from rich.table import Table
+
+    from ..reproduce.studies import STUDIES
+
+    table = Table("study", "source", "title")
+    for study in STUDIES.values():
+        table.add_row(study.name, study.source, study.title)
+    Console().print(table)
+
+
+def report(
+    folder: Annotated[Path, typer.Argument(help="A folder written by `largeprompt reproduce`.")],
+) -> None:
+    """Write data, figures and page again from the stored results.
+
+    Nothing is computed again except the verdicts. Exit status 1 if a statement does not hold, or
+    a result is missing or damaged.
+    """
+    _require_report()
+    raise typer.Exit(code=0 if _finish(folder) else 1)

@@ -1,0 +1,187 @@
+"""The folder of a reproduction.
+
+reproduce.json      scale, seed, and for each study asked for the address of its result
+cells/              the results: the store of a sweep, with a checksum in every file
+data/NAME.nc        the same results for other programs, written with the report
+figures/NAME.pdf    and .png
+index.html          the report, made from cells/ alone
+
+The address of a result is a hash of study, scale, seed and code. A result is reused only if all of
+them are the same, and a file that was damaged or exchanged is not read.
+"""
+
+import json
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
+from typing import NamedTuple
+
+import xarray as xr
+
+from .._files import whole
+from .._message import message
+from ..sweep import Sweep
+from ..sweep.store import Damaged, Store
+from . import studies
+from .record import Job
+
+MANIFEST = "reproduce.json"
+CELLS = "cells"
+_FUNCTION = "largeprompt.reproduce.record:cell"
+_MADE_BY = ("python", "jax", "numpy", "backend", "date")  # kept by the sweep
+
+
+class Manifest(NamedTuple):
+    """What a folder was made for: `studies` maps names to addresses of results."""
+
+    scale: str
+    seed: int
+    studies: dict[str, str]
+
+
+class Stored(NamedTuple):
+    """Results of a folder: usable records, and for the other studies why there is none."""
+
+    manifest: Manifest
+    records: dict[str, xr.Dataset]
+    lost: dict[str, str]
+
+
+def open_folder(
+    folder: Path, scale: str, seed: int, names: Iterable[str], resume: bool
+) -> tuple[Sweep, list[str]]:
+    """Create the folder, or check that it can be resumed; nothing of another origin is replaced.
+
+    Returns the sweep that computes the studies `names` into `folder / CELLS`, and one line for
+    every result that is kept or replaced.
+    """
+    before = _earlier_results(folder, scale, seed, resume)
+    jobs = [Job(name, scale, seed) for name in dict.fromkeys(names)]
+    sweep = Sweep(_FUNCTION, [job._asdict() for job in jobs])
+    wanted = {job.study: cell.address for job, cell in zip(jobs, sweep.cells, strict=True)}
+    notes = [_note(folder, name, address, before.get(name)) for name, address in wanted.items()]
+    folder.mkdir(parents=True, exist_ok=True)
+    with whole(folder / MANIFEST) as name:
+        manifest = Manifest(scale, seed, {**before, **wanted})
+        Path(name).write_text(json.dumps(manifest._asdict()) + "\n")
+    return sweep, [note for note in notes if note]
+
+
+def _earlier_results(folder: Path, scale: str, seed: int, resume: bool) -> dict[str, str]:
+    """Addresses of the results that the folder has, if they may be continued."""
+    if not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):
+        return {}
+    if not (folder / MANIFEST).is_file():
+        raise ValueError(
+            message(
+                "the output must be a new or empty folder, or one written by this command",
+                f"{str(folder)!r}, which holds something else",
+                "pass another --out",
+            )
+        )
+    stored = read_manifest(folder)
+    if not any(_store(folder).path(address).exists() for address in stored.studies.values()):
+        return {}
+    if not resume:
+        raise ValueError(
+            message(
+                "existing results are not overwritten",
+                f"{str(folder)!r}, which holds some",
+                "pass --resume to keep them and compute what is missing, or another --out",
+            )
+        )
+    if (stored.scale, stored.seed) != (scale, seed):
+        raise ValueError(
+            message(
+                f"{str(folder)!r} holds results of scale {stored.scale!r} and seed {stored.seed}",
+                f"scale {scale!r} and seed {seed}",
+                "pass another --out",
+            )
+        )
+    return stored.studies
+
+
+def _note(folder: Path, name: str, address: str, before: str | None) -> str:
+    """What happens to the result of a study that is stored, if one is; damaged ones are removed."""
+    try:
+        if load(folder, address) is not None:
+            return f"kept      {name}: same configuration, key and code"
+    except Damaged as error:
+        _store(folder).path(address).unlink()
+        return f"replacing {name}: damaged, {error}"
+    changed = before not in (None, address)
+    return f"replacing {name}: computed by other code" if changed else ""
+
+
+def read_manifest(folder: Path) -> Manifest:
+    """Read what the folder was made for."""
+    path = folder / MANIFEST
+    if not path.is_file():
+        raise ValueError(
+            message(
+                "a report is made from a folder written by `largeprompt reproduce`",
+                f"{str(folder)!r}, which has no {MANIFEST}",
+                "name another folder, or run `largeprompt reproduce` first",
+            )
+        )
+    with suppress(ValueError, TypeError, AttributeError):  # not JSON, not text, or other fields
+        found = Manifest(**json.loads(path.read_bytes()))
+        texts = [found.scale, *found.studies, *found.studies.values()]
+        if isinstance(found.seed, int) and all(isinstance(text, str) for text in texts):
+            return found
+    raise ValueError(
+        message(
+            f"{MANIFEST} must hold the scale, the seed and the studies of a reproduction",
+            f"{str(path)!r}, which is damaged or of another version",
+            "run `largeprompt reproduce` with another --out",
+        )
+    )
+
+
+def _store(folder: Path) -> Store:
+    return Store(folder / CELLS)
+
+
+def load(folder: Path, address: str) -> xr.Dataset | None:
+    """Read a result, or None; raises `Damaged` if one bit differs from what was written."""
+    try:
+        found = _store(folder).read(address)
+    except OSError as error:
+        raise Damaged(str(error)) from error
+    if found is None:
+        return None
+    data, made = found
+    return data.assign_attrs(code_version=made["code"], **{name: made[name] for name in _MADE_BY})
+
+
+def load_all(folder: Path) -> Stored:
+    """Results of the studies the folder was made for, in the paper's order."""
+    manifest = read_manifest(folder)
+    records, lost = {}, {}
+    order = {name: place for place, name in enumerate(studies.STUDIES)}
+    for name in sorted(manifest.studies, key=lambda name: order.get(name, len(order))):
+        try:
+            record = load(folder, manifest.studies[name])
+        except Damaged as error:
+            lost[name] = f"damaged: {error}"
+            continue
+        if name not in order:
+            lost[name] = "not a study of this version"
+        elif record is None:
+            lost[name] = "missing: no result is stored"
+        else:
+            records[name] = record
+    return Stored(manifest, records, lost)
+
+
+def export(folder: Path, stored: Stored) -> None:
+    """Write each result to data/NAME.nc; remove results that no study of a complete folder uses."""
+    (folder / "data").mkdir(exist_ok=True)
+    for name, record in stored.records.items():
+        with whole(folder / "data" / f"{name}.nc") as target:
+            record.to_netcdf(target, engine="scipy")
+    if not stored.lost:
+        used = {_store(folder).path(address) for address in stored.manifest.studies.values()}
+        for path in (folder / CELLS).glob(f"*{next(iter(used)).suffix}"):
+            if path not in used:
+                path.unlink()
