@@ -48,6 +48,8 @@ if TYPE_CHECKING:
     from .dynamics import published_experiment as published_experiment
     from .dynamics import risk_curves as risk_curves
     from .dynamics import transfer_curve as transfer_curve
+    from .icl import AbstractParams as AbstractParams
+    from .icl import AbstractTask as AbstractTask
     from .icl import BlockParams as BlockParams
     from .icl import FactoredParams as FactoredParams
     from .icl import HeadParams as HeadParams
@@ -55,9 +57,6 @@ if TYPE_CHECKING:
     from .icl import Minimiser as Minimiser
     from .icl import MixtureClassification as MixtureClassification
     from .icl import ProductRegression as ProductRegression
-    from .icl import Task as Task
-    from .icl import to_block as to_block
-    from .icl import to_factored as to_factored
     from .measures import AbstractAutodiffMeasure as AbstractAutodiffMeasure
     from .measures import AbstractMeasure as AbstractMeasure
     from .measures import Dirac as Dirac
@@ -72,7 +71,11 @@ if TYPE_CHECKING:
     from .participation import participation as participation
     from .participation import participation_moment as participation_moment
     from .participation import score_moment as score_moment
+    from .prompts import AbstractMethod as AbstractMethod
     from .prompts import Estimate as Estimate
+    from .prompts import Exact as Exact
+    from .prompts import MonteCarlo as MonteCarlo
+    from .prompts import QuasiMonteCarlo as QuasiMonteCarlo
     from .prompts import estimate as estimate
     from .prompts import finite_mean as finite_mean
     from .prompts import finite_second_moment as finite_second_moment
@@ -115,7 +118,11 @@ _ROOMS = {
     ),
     "attention": ("Head", "Layer", "attend", "attend_jacobians", "attend_linear"),
     "prompts": (
+        "AbstractMethod",
         "Estimate",
+        "Exact",
+        "MonteCarlo",
+        "QuasiMonteCarlo",
         "estimate",
         "finite_mean",
         "finite_second_moment",
@@ -147,6 +154,8 @@ _ROOMS = {
         "sharp_exponent",
     ),
     "icl": (
+        "AbstractParams",
+        "AbstractTask",
         "BlockParams",
         "FactoredParams",
         "HeadParams",
@@ -154,9 +163,6 @@ _ROOMS = {
         "Minimiser",
         "MixtureClassification",
         "ProductRegression",
-        "Task",
-        "to_block",
-        "to_factored",
     ),
     "dynamics": (
         "Comparison",

@@ -1,8 +1,13 @@
 """A prompt of L tokens: exact moments, and sampling exact in law."""
 
-from .estimate import Estimate as Estimate
 from .estimate import estimate as estimate
 from .gaussian_tokens import GradientError as GradientError
+from .methods import AbstractMethod as AbstractMethod
+from .methods import Estimate as Estimate
+from .methods import Exact as Exact
+from .methods import MonteCarlo as MonteCarlo
+from .methods import QuasiMonteCarlo as QuasiMonteCarlo
+from .methods import needed_key as needed_key
 from .moments import finite_mean as finite_mean
 from .moments import finite_second_moment as finite_second_moment
 from .moments import gradient_error as gradient_error

@@ -24,8 +24,8 @@ from .._typing import ArrayInput, KeyInput
 from ..attention import Head
 from ..attention.softmax import queries_of, tilts_of
 from ..measures import AbstractMeasure, Gaussian
-from ._weighted_sums import Layout, capacity_for, weighted_sums
 from .normals import counters, normal_pairs, words
+from .weighted_sums import Layout, capacity_for, weighted_sums
 
 
 def sample_outputs(

@@ -19,8 +19,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from ..icl.task import Attention
 from ..participation import LARGEST, moment_functions
+from .risks import Attention
 
 _PANELS = 480
 _WIDTH = float(np.log1p(LARGEST)) / _PANELS  # of a panel of r
