@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import largeprompt as lp
-from largeprompt.icl.task import Attention
+from largeprompt.icl import Attention
 
 
 def main() -> dict[str, float]:
@@ -58,7 +58,7 @@ def main() -> dict[str, float]:
     start = lp.BlockParams(0.5 * np.eye(2), 0.5)
     starts = jax.tree.map(lambda leaf: jnp.stack([leaf] * runs), start)
     keys = jax.random.split(key, runs)
-    for oracle in ("exact", "reduced"):
+    for method in (lp.Exact(), lp.MonteCarlo()):
         trained = [
             lp.descend_many(
                 keys,
@@ -67,13 +67,16 @@ def main() -> dict[str, float]:
                 [20] * runs,
                 30,
                 16,
-                oracle=oracle,
+                method=method,
                 attention=softmax,
                 mesh=m,
             )
             for m in (None, mesh)
         ]
-        gap(f"descent, {oracle}", *[[run.params for run in group] for group in trained])
+        gap(
+            f"descent, {type(method).__name__}",
+            *[[run.params for run in group] for group in trained],
+        )
     return found
 
 

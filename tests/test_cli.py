@@ -151,7 +151,7 @@ def test_risk_prints_the_table_of_best_heads(tmp_path):
 
 def test_train_resumes_with_its_own_options(tmp_path):
     folder = tmp_path / "run"
-    options = ["--steps", "20", "-L", "10", "--oracle", "exact", "--out", str(folder)]
+    options = ["--steps", "20", "-L", "10", "--method", "exact", "--out", str(folder)]
     first = _run("train", *options)
     assert first.exit_code == 0, first.output
     names = {"options.json", "experiment.nc", "experiment.png", "experiment.pdf"}

@@ -12,7 +12,7 @@ import pytest
 import largeprompt as lp
 from largeprompt import _native
 from largeprompt.attention import engines
-from largeprompt.prompts import _weighted_sums
+from largeprompt.prompts import weighted_sums as _weighted_sums
 from largeprompt.prompts.normals import threefry
 from largeprompt.prompts.sampling import SCORES_AND_VALUES
 

@@ -38,15 +38,14 @@ from .dynamics import prompt_length_for_risk as prompt_length_for_risk
 from .dynamics import published_experiment as published_experiment
 from .dynamics import risk_curves as risk_curves
 from .dynamics import transfer_curve as transfer_curve
+from .icl import AbstractParams as AbstractParams
+from .icl import AbstractTask as AbstractTask
 from .icl import BlockParams as BlockParams
 from .icl import FactoredParams as FactoredParams
 from .icl import HeadParams as HeadParams
 from .icl import LinearRegression as LinearRegression
 from .icl import MixtureClassification as MixtureClassification
 from .icl import ProductRegression as ProductRegression
-from .icl import Task as Task
-from .icl import to_block as to_block
-from .icl import to_factored as to_factored
 from .measures import AbstractAutodiffMeasure as AbstractAutodiffMeasure
 from .measures import AbstractMeasure as AbstractMeasure
 from .measures import Dirac as Dirac

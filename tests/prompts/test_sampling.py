@@ -7,7 +7,8 @@ import pytest
 from scipy import stats
 
 import largeprompt as lp
-from largeprompt.prompts import _weighted_sums, sampling
+from largeprompt.prompts import sampling
+from largeprompt.prompts import weighted_sums as _weighted_sums
 
 KEY = jax.random.key(17)
 

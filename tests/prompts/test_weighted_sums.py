@@ -5,10 +5,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from largeprompt.prompts import _weighted_sums
-from largeprompt.prompts._weighted_sums import _by_blocks, capacity_for, fused_sums, weighted_sums
+from largeprompt.prompts import weighted_sums as _weighted_sums
 from largeprompt.prompts.normals import counters, normal_pairs, words
 from largeprompt.prompts.sampling import _SCORES, SCORES_AND_VALUES
+from largeprompt.prompts.weighted_sums import _by_blocks, capacity_for, fused_sums, weighted_sums
 
 KEY = words(jax.random.key(11))
 COSINE, SINE = 0.6, -0.8

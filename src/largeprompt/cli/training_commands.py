@@ -61,10 +61,11 @@ def risk(
     import jax
 
     from ..dynamics import risk_curves
+    from ..prompts import MonteCarlo
 
     task = _task(dim, covariance, noise, task_scale)
     with progress_bar("minimising"):
-        data = risk_curves(task, wanted, jax.random.key(seed))
+        data = risk_curves(task, wanted, MonteCarlo(jax.random.key(seed)))
     columns = [data[n].values for n in ("length", "softmax", "linear", "ridge", "ridge_error")]
     rows = [
         [f"{L:g}", f"{s:.6f}", f"{li:.6f}", f"{r:.6f} ± {e:.1e}"]
@@ -154,13 +155,13 @@ def train(
     steps: Annotated[int, typer.Option(help="Steps of SGD; 300,000 were published.")] = 3000,
     lengths: Lengths = "10,100,1000",
     seeds: Annotated[int, typer.Option(help="Independent repetitions.")] = 1,
-    gradient: Annotated[
-        Literal["exact", "reduced", "prompts"],
+    method: Annotated[
+        Literal["exact", "scores", "whole-tokens"],
         typer.Option(
-            help="Gradient estimator: exact given task and query, from sampled softmax weights, "
-            "or from sampled prompts."
+            help="Gradients exact given task and query, or sampled from scores alone, or from "
+            "whole tokens."
         ),
-    ] = "reduced",
+    ] = "scores",
     full: Annotated[bool, typer.Option("--full", help="Published steps and lengths.")] = False,
     seed: Annotated[int, typer.Option(help="Seed; 327 was published.")] = 327,
     out: Annotated[
@@ -180,7 +181,7 @@ def train(
         "steps": steps,
         "lengths": _lengths(lengths),
         "seeds": seeds,
-        "oracle": gradient,
+        "method": method,
         "seed": seed,
     }
     folder = _train_folder(out, resume)
@@ -191,6 +192,7 @@ def train(
     use_float64()
     from ..dynamics import published_experiment
     from ..dynamics.experiment import PUBLISHED
+    from ..prompts import Exact, MonteCarlo
 
     if full and resume is None:
         options |= {"steps": PUBLISHED.steps, "lengths": list(PUBLISHED.lengths)}
@@ -198,8 +200,15 @@ def train(
         folder.mkdir(parents=True, exist_ok=True)
         with whole(folder / _OPTIONS) as name:
             Path(name).write_text(json.dumps(options))
+    estimators = {
+        "exact": Exact(),
+        "scores": MonteCarlo(),
+        "whole-tokens": MonteCarlo(whole_tokens=True),
+    }
     try:
-        data = published_experiment(folder=folder, **options)
+        data = published_experiment(
+            folder=folder, **options | {"method": estimators[options["method"]]}
+        )
     except KeyboardInterrupt:
         if folder is not None:
             typer.echo(f"stopped; continue with: largeprompt train --resume {folder}", err=True)

@@ -136,7 +136,7 @@ def plot_experiment(data: xr.Dataset) -> "Figure":
     `data` is a dataset of `published_experiment`.
 
     >>> import largeprompt as lp
-    >>> data = lp.published_experiment(steps=20, lengths=[10, 20], oracle="exact")
+    >>> data = lp.published_experiment(steps=20, lengths=[10, 20], method=lp.Exact())
     >>> [axes.get_xlabel() for axes in lp.plot_experiment(data).axes]
     ['step', 'prompt length $L$']
     """

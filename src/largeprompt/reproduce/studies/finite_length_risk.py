@@ -6,6 +6,7 @@ import xarray as xr
 from jaxtyping import Array, Key
 
 from ...icl import LinearRegression
+from ...prompts import MonteCarlo
 from .mutants import plus, power_of, times
 from .study import Check, Config, Study, at_least, at_most, between, power
 
@@ -20,26 +21,26 @@ def measure(config: Config, key: Key[Array, ""]) -> xr.Dataset:
     lengths = config["lengths"]
     best = [task.minimiser(L) for L in lengths]
     linear = [task.minimiser(L, "linear") for L in lengths]
-    ridge = [task.bayes_risk(L, for_ridge) for L in lengths]
-    crossed = [float(task.risk(head.params, L)) for head, L in zip(linear, lengths, strict=True)]
+    ridge = [task.bayes_risk(L, MonteCarlo(for_ridge)) for L in lengths]
+    crossed = [
+        float(task.risk(head.params, L).value) for head, L in zip(linear, lengths, strict=True)
+    ]
     middle = config["simulated_length"]
-    sampled = task.sampled_risk(
-        best[lengths.index(middle)].params,
-        middle,
-        key=for_simulation,
-        relative_error=config["relative_error"],
+    simulation = MonteCarlo(
+        for_simulation, relative_error=config["relative_error"], whole_tokens=True
     )
+    sampled = task.risk(best[lengths.index(middle)].params, middle, method=simulation)
     return xr.Dataset(
         {
             "softmax": ("length", [float(found.risk) for found in best]),
             "linear": ("length", [float(found.risk) for found in linear]),
             "linear_weights_in_softmax": ("length", crossed),
             "ridge": ("length", [float(found.value) for found in ridge]),
-            "ridge_error": ("length", [float(found.standard_error) for found in ridge]),
+            "ridge_error": ("length", [float(found.error) for found in ridge]),
             "floor": noise / 2,
             "gradient_norm": max(float(found.gradient_norm) for found in (*best, *linear)),
             "simulated": float(sampled.value),
-            "simulated_error": float(sampled.standard_error),
+            "simulated_error": float(sampled.error),
         },
         {
             "length": np.array(lengths, np.float64),

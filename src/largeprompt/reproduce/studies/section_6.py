@@ -23,6 +23,7 @@ from ...dynamics.experiment import (
     seed_keys,
 )
 from ...icl import BlockParams, FactoredParams, HeadParams, LinearRegression
+from ...prompts import Exact, QuasiMonteCarlo
 from .mutants import power_of, times
 from .study import INFINITE, Check, Config, Study, at_least, at_most, power
 
@@ -38,7 +39,8 @@ _EXCHANGE = np.geomspace(0.1, 10.0, 21)  # relative scales of the two routes the
 
 def measure(config: Config, key: Key[Array, ""]) -> xr.Dataset:
     """Final risks and routes of softmax and linear attention against L, beside what is exact."""
-    options = {name: config[name] for name in ("steps", "rate", "lengths", "oracle")}
+    options = {name: config[name] for name in ("steps", "rate", "lengths")}
+    options["method"] = Exact()
     options["record_every"] = config["steps"]  # only the ends are needed
     seeds = config["seeds"]
     found = {
@@ -299,7 +301,7 @@ def _median_runs_again(task: LinearRegression, found: xr.Dataset, key: Key[Array
     That is the exact risk of the block (A, b), and what c and v_x, nearly zero, add to it on the
     same sampled tasks.
     """
-    d, distances = task.inputs, []
+    d, distances, method = task.inputs, [], QuasiMonteCarlo(key)
     for L in found["length"].values:
         here = found.sel(attention="softmax", length=L)
         runs = np.flatnonzero(here["route_ratio"].values < BLOCK_CLASS)
@@ -311,9 +313,9 @@ def _median_runs_again(task: LinearRegression, found: xr.Dataset, key: Key[Array
         median = ordered[len(ordered) // 2]
         (U,), (v,) = _heads(here.isel(seed=[median]))
         block = BlockParams(U[:d], v[d])
-        whole = task.risk(HeadParams(np.pad(U, ((0, 0), (0, 1))), v), L, key=key)
-        part = task.risk(block.general(), L, key=key)
-        again = float(task.risk(block, L)) + float(whole.value) - float(part.value)
+        whole = task.risk(HeadParams(np.pad(U, ((0, 0), (0, 1))), v), L, method=method)
+        part = task.risk(block.general(), L, method=method)
+        again = float(task.risk(block, L).value) + float(whole.value) - float(part.value)
         one = tested.isel(seed=median)
         distances.append(abs(float(one["risk"]) - again) / float(one["risk_error"]))
     return max(distances)
@@ -515,7 +517,6 @@ STUDY = Study(
         "lengths": [10, 1000],
         "seeds": {"paper": 16, "released-code": 4, "balanced": 4},
         "starts": 128,
-        "oracle": "exact",
     },
     full={
         "steps": 300_000,
@@ -523,7 +524,6 @@ STUDY = Study(
         "lengths": [*range(10, 100, 10), *range(100, 1001, 100)],
         "seeds": {"paper": 16, "released-code": 4, "balanced": 8},
         "starts": 128,
-        "oracle": "exact",
     },
     measure=measure,
     examine=examine,

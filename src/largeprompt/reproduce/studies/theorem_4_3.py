@@ -19,7 +19,7 @@ from ...dynamics import admissible_alpha, balanced_init, gradient_flow
 from ...icl import BlockParams, LinearRegression, ProductRegression
 from ...measures import Gaussian, Rademacher
 from ...participation import participation
-from ...prompts import output_error
+from ...prompts import MonteCarlo, output_error
 from .mutants import power_of, times
 from .study import Check, Config, Study, at_least, at_most, between, power
 
@@ -213,7 +213,7 @@ def _rademacher(config: Config, key: Key[Array, ""]) -> xr.Dataset:
     settings = [(float(L), "softmax") for L in lengths]
     settings += [(math.inf, "softmax"), (float(max(lengths)), "linear")]
     runs = [
-        gradient_flow(task, start, L, _T, attention, saveat=times, key=key)
+        gradient_flow(task, start, L, _T, attention, saveat=times, method=MonteCarlo(key))
         for L, attention in settings
     ]
     points, risks = zip(*(run.held(times) for run in runs), strict=True)
