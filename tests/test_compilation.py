@@ -86,7 +86,8 @@ def _sampled(seed):
 
 def _estimated(seed):
     _, head, mu, z = _case(seed)
-    return lp.estimate(jax.random.key(seed), "output_error", head, mu, z, 20, max_replicates=128)
+    method = lp.MonteCarlo(jax.random.key(seed), max_replicates=128)
+    return lp.expect(lp.OutputError(), head, mu, z, 20, method)[:2]
 
 
 def _curve(seed):

@@ -138,14 +138,14 @@ AT = {
     "attend": lambda z: lp.attend(HEAD, HALF, z),
     "attend, a batch": lambda z: lp.attend(HEAD, HALF, np.stack([GOOD, z])),
     "attend_jacobians": lambda z: lp.attend_jacobians(HEAD, HALF, z),
-    "estimate": lambda z: lp.estimate(
-        KEY, "output_error", HEAD, HALF, z, 4, max_replicates=2, batch=2
+    "MonteCarlo": lambda z: lp.output_error(
+        HEAD, HALF, z, 4, lp.MonteCarlo(KEY, max_replicates=2, batch=2)
     ),
-    "quasi_estimate": lambda z: lp.quasi_estimate(
-        KEY, "output_error", HEAD, HALF, z, 4.0, points=8, replicates=2
+    "QuasiMonteCarlo": lambda z: lp.output_error(
+        HEAD, HALF, z, 4.0, lp.QuasiMonteCarlo(KEY, points=8, replicates=2)
     ),
     "concentration_curve": lambda z: lp.concentration_curve(
-        HEAD, HALF, lp.Dirac(z), [4.0], key=KEY
+        HEAD, HALF, lp.Dirac(z), [4.0], method=lp.QuasiMonteCarlo(KEY)
     ),
 }
 
@@ -158,8 +158,8 @@ def test_attention_and_errors_raise_outside_the_domain(name):
 
 
 def test_a_finite_prompt_has_a_mean_output_outside_the_domain():
-    found = lp.quasi_estimate(KEY, "finite_mean", HEAD, HALF, BAD, 4.0, points=8, replicates=2)
-    assert np.all(np.isfinite(found.value))
+    for method in (lp.QuasiMonteCarlo(KEY, points=8, replicates=2), lp.MonteCarlo(KEY)):
+        assert np.all(np.isfinite(lp.finite_mean(HEAD, HALF, BAD, 4.0, method)))
 
 
 def test_attend_under_jit_and_grad_in_the_parameter_of_the_measure():

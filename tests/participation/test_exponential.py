@@ -4,9 +4,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from largeprompt.prompts.quadratic_form import Feature, gaussian_average
 
 import largeprompt as lp
-from largeprompt.concentration._quadratic_form import Feature, gaussian_average
 from largeprompt.participation.exponential import LARGEST, exponential_table, moment_functions
 
 from ..oracles.pair import two_token_participation

@@ -63,7 +63,8 @@ def _answers(mu, quantity, z) -> dict[str, lp.Estimate]:
         try:
             found[name] = lp.expect(quantity, HEAD, mu, z, LENGTH, method)
         except ValueError as error:
-            assert "MonteCarlo(key)" in str(error)  # names a method that serves
+            if "MonteCarlo(key)" not in str(error):  # every error names a method that serves
+                raise
     return found
 
 

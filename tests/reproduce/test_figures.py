@@ -33,7 +33,7 @@ def test_bound_lies_above_the_curve(curve):
 
 def test_sampled_points_have_two_standard_errors_and_a_fitted_line():
     sampled = lp.concentration_curve(
-        HEAD, MU, MU, [10, 40], method="montecarlo", key=jax.random.key(0)
+        HEAD, MU, MU, [10, 40], method=lp.MonteCarlo(jax.random.key(0))
     )
     axes = lp.plot_curve([sampled], ["sampled"], fit=lp.fit_slope(sampled), title="a title").axes[0]
     bars = next(c for c in axes.collections if isinstance(c, LineCollection))
@@ -43,7 +43,7 @@ def test_sampled_points_have_two_standard_errors_and_a_fitted_line():
 
 
 def test_several_quantities_share_an_axis(curve):
-    gradient = lp.concentration_curve(HEAD, MU, MU, [2.0, 10.0], "gradient_U")
+    gradient = lp.concentration_curve(HEAD, MU, MU, [2.0, 10.0], lp.GradientError("U"))
     axes = lp.plot_curve([curve, gradient]).axes[0]
     assert axes.get_ylabel() == "squared error"
     assert [line.get_label() for line in axes.lines] == ["output", "gradient_U"]

@@ -235,7 +235,8 @@ class MonteCarlo(AbstractMethod):
             places, batch = [z], ()
         else:
             queries, batch = queries_of(head, mu, z)
-            inside_domain(head, mu, queries)
+            if quantity.refers_to_limit:
+                inside_domain(head, mu, queries)
             places = list(queries)
         shape = common_shape(batch, lengths.shape)
         which = np.broadcast_to(np.arange(len(places)).reshape(batch), shape).ravel()

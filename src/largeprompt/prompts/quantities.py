@@ -51,6 +51,11 @@ class AbstractQuantity(eqx.Module):
         """Value from the output of one prompt alone; only called where `from_output` is true."""
         raise NotImplementedError
 
+    @property
+    def refers_to_limit(self) -> bool:
+        """Whether the value compares a prompt with the infinite one, whose output must exist."""
+        return True
+
     # Exact averages. A quantity without a formula keeps these defaults and is sampled.
 
     def gaussian(self, head: Head, mu: Gaussian, z: ArrayInput, L: ArrayInput) -> Bounded | None:
@@ -128,6 +133,10 @@ class Output(_AbstractOfOutput):
     def name(self) -> str:
         return "E T_L"
 
+    @property
+    def refers_to_limit(self) -> bool:
+        return False
+
     def limit(self, head: Head, mu: AbstractMeasure, z: Array) -> Array:
         return attend(head, mu, z)
 
@@ -150,6 +159,10 @@ class SecondMoment(_AbstractOfOutput):
     @property
     def name(self) -> str:
         return "E T_L T_L'"
+
+    @property
+    def refers_to_limit(self) -> bool:
+        return False
 
     def limit(self, head: Head, mu: AbstractMeasure, z: Array) -> Array:
         output = attend(head, mu, z)
@@ -335,6 +348,10 @@ class FunctionOfOutput(_AbstractOfOutput):
     @property
     def name(self) -> str:
         return f"E {getattr(self.function, '__name__', 'f')}(T_L)"
+
+    @property
+    def refers_to_limit(self) -> bool:
+        return False
 
     def limit(self, head: Head, mu: AbstractMeasure, z: Array) -> Array:
         outputs = attend(head, mu, z)

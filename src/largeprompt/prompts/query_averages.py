@@ -261,8 +261,9 @@ def _query_by_query(
     longest: float,
 ) -> AlongLength:
     pairings = _tokens_and_queries(head, mu, nu, scrambling)
-    for pairing in pairings.all:
-        inside_domain(head, mu, pairing.queries.points)
+    if quantity.refers_to_limit:
+        for pairing in pairings.all:
+            inside_domain(head, mu, pairing.queries.points)
     every = [_terms(quantity, head, mu, pairing, longest) for pairing in pairings.all]
     coarse = pairings.coarse and _terms(quantity, head, mu, pairings.coarse, longest)
 
@@ -400,7 +401,8 @@ def represented_at(
     The error is the standard error over scramblings, plus what the points miss of the tail.
     """
     queries, batch = queries_of(head, mu, z)
-    inside_domain(head, mu, queries)
+    if quantity.refers_to_limit:
+        inside_domain(head, mu, queries)
     lengths = np.asarray(length_array(L))
     shape = common_shape(batch, lengths.shape)
     which = np.broadcast_to(np.arange(len(queries)).reshape(batch), shape).ravel()

@@ -16,11 +16,12 @@ import numpy as np
 import xarray as xr
 
 from ...attention import Head
-from ...concentration import Quantity, concentration_curve, proposition_3_1, proposition_3_4
+from ...concentration import concentration_curve, proposition_3_1, proposition_3_4
 from ...measures import AbstractMeasure, Empirical, Gaussian
-from ...prompts import gradient_error, output_error
+from ...prompts import AbstractQuantity, GradientError, OutputError, expect
 from ._independent_errors import (
     Atoms,
+    ErrorOf,
     enumerated_error,
     gauss_hermite,
     limit_of_atoms,
@@ -29,12 +30,17 @@ from ._independent_errors import (
 from .mutants import Mutant, plus, power_of, times
 from .study import Check, Config, Part, at_least, at_most, between, power
 
-_POWERS: dict[Quantity, tuple[int, int]] = {  # of sigma and of ln L, as stated
+_OBJECTS: dict[ErrorOf, AbstractQuantity] = {
+    "output": OutputError(),
+    "gradient_U": GradientError("U"),
+    "gradient_V": GradientError("V"),
+}
+_POWERS: dict[ErrorOf, tuple[int, int]] = {  # of sigma and of ln L, as stated
     "output": (6, 1),
     "gradient_V": (6, 1),
     "gradient_U": (12, 2),
 }
-_EXTRA: dict[Quantity, float] = {"output": 0.0, "gradient_V": 0.0, "gradient_U": 2.0}
+_EXTRA: dict[ErrorOf, float] = {"output": 0.0, "gradient_V": 0.0, "gradient_U": 2.0}
 SPECTRA = ((0.25, 0.15, 0.1), (0.5, 0.2, 0.1), (1.0, 1.0, 0.3), (4.0, 4.0, 4.0))  # of U'GU
 _LONG = (1e2, 1e12, 1e25)
 _HAND = (1, 2, 3)
@@ -61,16 +67,12 @@ def _regular(step: float, end: float, d: int) -> Atoms:
 
 
 def _averaged(
-    quantity: Quantity, head: Head, mu: AbstractMeasure, queries: Atoms, L: float
+    quantity: ErrorOf, head: Head, mu: AbstractMeasure, queries: Atoms, L: float
 ) -> float:
     """The error at each query of a grid, averaged: no use is made of the law of the score
     variance.
     """
-    if quantity == "output":
-        values = output_error(head, mu, queries.points, L)
-    else:
-        found = gradient_error(head, mu, queries.points, L)
-        values = found.U if quantity == "gradient_U" else found.V
+    values = expect(_OBJECTS[quantity], head, mu, queries.points, L).value
     return float(np.asarray(values) @ queries.weights)
 
 
@@ -89,7 +91,7 @@ def _normal(d: int) -> Gaussian:
     return Gaussian(np.zeros(d), np.eye(d))
 
 
-def measure(quantity: Quantity, config: Config) -> xr.Dataset:
+def measure(quantity: ErrorOf, config: Config) -> xr.Dataset:
     """The three families for one quantity."""
     return xr.merge(
         [_scalar(quantity, config), _wide(quantity), _discrete(quantity, config)],
@@ -105,13 +107,13 @@ def _stacked(curves: list[xr.Dataset], dims: tuple[str, ...], shape: tuple[int, 
     }
 
 
-def _scalar(quantity: Quantity, config: Config) -> xr.Dataset:
+def _scalar(quantity: ErrorOf, config: Config) -> xr.Dataset:
     lengths, sigmas = np.array(config["lengths"], np.float64), config["sigmas"]
     head, queries = Head(U=[[1.0]], V=[[1.0]]), _regular(0.1, 12.0, 1)
     laws = [Gaussian(np.zeros(1), s**2 * np.eye(1)) for s in sigmas]
-    curves = [concentration_curve(head, mu, _normal(1), lengths, quantity) for mu in laws]
+    curves = [concentration_curve(head, mu, _normal(1), lengths, _OBJECTS[quantity]) for mu in laws]
     grid = lengths[np.linspace(0, len(lengths) - 1, 5).astype(int)]
-    flat = concentration_curve(Head(U=[[0.0]], V=[[1.0]]), _normal(1), _normal(1), [1.0], quantity)
+    flat = concentration_curve(Head(U=[[0.0]], V=[[1.0]]), _normal(1), _normal(1), [1.0], _OBJECTS[quantity])
     data = xr.Dataset(
         {
             **_stacked(curves, ("sigma", "length"), (len(sigmas),)),
@@ -133,10 +135,10 @@ def _scalar(quantity: Quantity, config: Config) -> xr.Dataset:
     return data.assign(c1=c1, bound=(("sigma", "length"), np.array([formula(s) for s in sigmas])))
 
 
-def _wide(quantity: Quantity) -> xr.Dataset:
+def _wide(quantity: ErrorOf) -> xr.Dataset:
     cases = [wide_case(spectrum) for spectrum in SPECTRA]
     queries = _regular(1.0, 6.0, 3)
-    curves = [concentration_curve(*case, _normal(3), _LONG, quantity) for case in cases]
+    curves = [concentration_curve(*case, _normal(3), _LONG, _OBJECTS[quantity]) for case in cases]
     gentle, tokens = cases[0]
     limit = limit_of_gaussian(
         quantity, np.asarray(gentle.U), _READ_OUT, np.asarray(tokens.covariance)
@@ -156,7 +158,7 @@ def _wide(quantity: Quantity) -> xr.Dataset:
     )
 
 
-def _discrete(quantity: Quantity, config: Config) -> xr.Dataset:
+def _discrete(quantity: ErrorOf, config: Config) -> xr.Dataset:
     head, queries = Head(U=_LAW_HEAD[0], V=_LAW_HEAD[1]), gauss_hermite(5, 2)
     laws, proxies = [], []
     for law, scale in itertools.product(_LAWS.values(), config["scales"]):
@@ -166,7 +168,7 @@ def _discrete(quantity: Quantity, config: Config) -> xr.Dataset:
         proxies.append(scale)
     curves = [
         concentration_curve(
-            head, Empirical(*law), Empirical(*queries), config["law_lengths"], quantity
+            head, Empirical(*law), Empirical(*queries), config["law_lengths"], _OBJECTS[quantity]
         )
         for law in laws
     ]
@@ -193,7 +195,7 @@ def _discrete(quantity: Quantity, config: Config) -> xr.Dataset:
 
 
 def _constants(
-    value: np.ndarray, sigma: np.ndarray, L: np.ndarray, c2: float, quantity: Quantity
+    value: np.ndarray, sigma: np.ndarray, L: np.ndarray, c2: float, quantity: ErrorOf
 ) -> np.ndarray:
     """The smallest c_1 for each sigma: (..., sigma, length) to (..., sigma), on lengths L >= 2."""
     powers, logs = _POWERS[quantity]
@@ -209,7 +211,7 @@ def _powers_of_sigma(constants: np.ndarray, sigma: np.ndarray, stated: int) -> n
     return np.diff(np.log(constants), axis=-1) / np.diff(np.log(sigma)) + stated
 
 
-def examine(data: xr.Dataset, quantity: Quantity, name: str) -> list[Check]:
+def examine(data: xr.Dataset, quantity: ErrorOf, name: str) -> list[Check]:
     """The checks of one quantity; `name` begins their statements."""
     at = {str(n): v.values for n, v in data.variables.items()}  # mutants are many: plain arrays
     return [
@@ -229,7 +231,7 @@ def _near(
     return at_most(text, np.abs(found / expected - 1).max(), high, part)
 
 
-def _examine_scalar(at: dict[str, np.ndarray], quantity: Quantity, name: str) -> list[Check]:
+def _examine_scalar(at: dict[str, np.ndarray], quantity: ErrorOf, name: str) -> list[Check]:
     stated = _POWERS[quantity][0]
     sigma, L, value, c2 = at["sigma"], at["length"], at["value"], float(at["c2"])
     end = power(L[-1])
@@ -287,7 +289,7 @@ def _log_exponent(kappa: np.ndarray, multiplicity: np.ndarray, extra: float) -> 
     return np.where(kappa < 0.5, 0.0, multiplicity / 2 + extra + np.where(kappa == 0.5, 1.0, 0.0))
 
 
-def _examine_wide(at: dict[str, np.ndarray], quantity: Quantity, name: str) -> list[Check]:
+def _examine_wide(at: dict[str, np.ndarray], quantity: ErrorOf, name: str) -> list[Check]:
     kappa, L, value, slope = (at[n] for n in ("kappa", "long_length", "wide_value", "wide_slope"))
     theta = np.where(kappa <= 0.5, 1.0, np.sqrt(0.25 + 1 / kappa) - 0.5)
     beta = _log_exponent(kappa, at["multiplicity"], _EXTRA[quantity])
@@ -329,7 +331,7 @@ def _examine_wide(at: dict[str, np.ndarray], quantity: Quantity, name: str) -> l
     ]
 
 
-def _examine_discrete(at: dict[str, np.ndarray], quantity: Quantity, name: str) -> list[Check]:
+def _examine_discrete(at: dict[str, np.ndarray], quantity: ErrorOf, name: str) -> list[Check]:
     stated = _POWERS[quantity][0]
     scale, L, value = at["scale"], at["law_length"], at["law_value"]
     text = f"{name}, tokens of four atoms, d = 2"

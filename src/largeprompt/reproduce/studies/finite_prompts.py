@@ -8,7 +8,7 @@ from jaxtyping import Array, Key
 from ...attention import Head
 from ...measures import Empirical, Gaussian
 from ...participation import participation
-from ...prompts import estimate, gradient_error, output_error
+from ...prompts import MonteCarlo, OutputError, expect, gradient_error, output_error
 from .mutants import plus, power_of, times
 from .study import Check, Config, Study, at_most, between
 
@@ -28,9 +28,8 @@ def measure(config: Config, key: Key[Array, ""]) -> xr.Dataset:
     query = jnp.array([0.6, -0.8, 0.5])
     cov = jnp.diag(jnp.array([1.0, 0.5, 0.0]))
     tokens = Gaussian(jnp.array([0.1, 0.0, -0.2]), cov)
-    found = estimate(
-        key, "output_error", wide, tokens, query, 50, max_replicates=config["replicates"]
-    )
+    method = MonteCarlo(key, max_replicates=config["replicates"], whole_tokens=True)
+    found = expect(OutputError(), wide, tokens, query, 50, method)
     pull = (cov @ query)[:2]
     sigma = np.linspace(0, 6, 13)[:, None]
     return xr.Dataset(
@@ -46,7 +45,7 @@ def measure(config: Config, key: Key[Array, ""]) -> xr.Dataset:
             "one_token": float(jnp.trace(cov[:2, :2]) + pull @ pull),
             "score_variance": float(query @ cov @ query),
             "simulated": float(found.value),
-            "simulated_error": float(found.standard_error),
+            "simulated_error": float(found.error),
             "participation_error": float(jnp.max(participation(sigma, lengths).error)),
         },
         {"length": lengths, "wide_length": list(_WIDE)},

@@ -6,6 +6,7 @@ from jaxtyping import Array, Key
 
 from ...concentration import concentration_curve
 from ...measures import Gaussian
+from ...prompts import MonteCarlo
 from . import _error_families
 from .mutants import times
 from .study import Check, Config, Study, at_most, between
@@ -20,9 +21,7 @@ def measure(config: Config, key: Key[Array, ""]) -> xr.Dataset:
         *_error_families.wide_case(_error_families.SPECTRA[_STEEP]),
         Gaussian(np.zeros(3), np.eye(3)),
         [_SIMULATED],
-        method="montecarlo",
-        key=key,
-        relative_error=config["relative_error"],
+        method=MonteCarlo(key, relative_error=config["relative_error"]),
     )
     return _error_families.measure("output", config).assign(
         simulated=float(sampled.value[0]), simulated_error=float(sampled.error[0])

@@ -6,11 +6,11 @@ import numpy as np
 import xarray as xr
 from jaxtyping import Array, Key
 
-from ...concentration import Quantity
 from . import _error_families
+from ._independent_errors import ErrorOf
 from .study import Check, Config, Study
 
-_QUANTITIES: dict[Literal["U", "V"], Quantity] = {"U": "gradient_U", "V": "gradient_V"}
+_QUANTITIES: dict[Literal["U", "V"], ErrorOf] = {"U": "gradient_U", "V": "gradient_V"}
 
 
 def measure(config: Config, key: Key[Array, ""]) -> xr.Dataset:
