@@ -29,8 +29,12 @@ def average_curve() -> Iterator[Row]:
     times = race(
         {
             "output": lambda: lp.concentration_curve(head, mu, mu, lengths),
-            "gradient_V": lambda: lp.concentration_curve(head, mu, mu, lengths, lp.GradientError("V")),
-            "gradient_U": lambda: lp.concentration_curve(head, mu, mu, lengths, lp.GradientError("U")),
+            "gradient_V": lambda: lp.concentration_curve(
+                head, mu, mu, lengths, lp.GradientError("V")
+            ),
+            "gradient_U": lambda: lp.concentration_curve(
+                head, mu, mu, lengths, lp.GradientError("U")
+            ),
             "sampled": sampled,
         },
         rounds=3,

@@ -4,10 +4,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from largeprompt.prompts.quadratic_form import Feature, gaussian_average
 
 import largeprompt as lp
 from largeprompt.participation.exponential import LARGEST, exponential_table, moment_functions
+from largeprompt.prompts.quadratic_form import Feature, gaussian_average
 
 from ..oracles.pair import two_token_participation
 

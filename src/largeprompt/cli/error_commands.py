@@ -43,7 +43,9 @@ def curve(
     lengths = np.geomspace(shortest, longest, points)
     if method == "montecarlo":
         lengths = np.unique(np.round(lengths))
-    with progress_bar("computing the curve", shown=method != "montecarlo"):  # sampling has its own bar
+    with progress_bar(
+        "computing the curve", shown=method != "montecarlo"
+    ):  # sampling has its own bar
         data = concentration_curve(
             head,
             mu,
@@ -138,7 +140,7 @@ def length(
             tolerance,
             relative=relative,
             quantity=_options.quantity_object(quantity),
-            method=_options.method_object(method, query, seed),
+            method=_options.method_object("exact", query, seed),
         )
     typer.echo(found.sentence)
     raise typer.Exit(code=0 if found.length < float("inf") else 1)
