@@ -83,7 +83,7 @@ class Regression(eqx.Module):
         self, params: AbstractParams, queries: Queries
     ) -> tuple[Float[Array, "n D"], Float[Array, "n D"]]:
         """(a, c) of every query: scores and values of a token are <a, zeta> and <c, zeta>."""
-        U, v = params.matrices()
+        U, v = (m.astype(self.root.dtype) for m in params.matrices())
         u = _product(queries.x, U[:, :-1].T)
         return self._whitened(u, queries), self._whitened(jnp.broadcast_to(v, u.shape), queries)
 

@@ -500,7 +500,7 @@ def _risk(
 ) -> Float[Array, ""]:
     """Choose the formula for these parameters; `length` is a table (softmax) or 1/L (linear)."""
     linear = isinstance(length, jax.Array)
-    params = jax.tree.map(jnp.asarray, params)  # ends of flows are NumPy arrays
+    params = jax.tree.map(jnp.asarray, params)  # as ends of flows are not
     block = params.as_block()
     if block is not None:
         return (block_linear if linear else block_softmax)(problem, block, length)

@@ -125,7 +125,7 @@ class HeadParams(AbstractParams):
         self.U, self.v = U, _checks.shaped("v", v, (U.shape[0],))
 
     def matrices(self) -> tuple[Float[Array, "D D"], Float[Array, " D"]]:
-        return self.U, self.v
+        return jnp.asarray(self.U), jnp.asarray(self.v)  # ends of flows are NumPy arrays
 
     def general(self) -> "HeadParams":
         return self

@@ -74,9 +74,13 @@ def require_number(risk: Any, rule: str) -> Any:
     )
 
 
-@eqx.filter_jit
 def compiled(function: RiskFunction, params: AbstractParams) -> Float[Array, ""]:
     """A function of parameters, compiled once for all functions of one structure."""
+    return _compiled(function, jax.tree.map(jnp.asarray, params))
+
+
+@eqx.filter_jit
+def _compiled(function: RiskFunction, params: AbstractParams) -> Float[Array, ""]:
     return function(params)
 
 
