@@ -254,7 +254,9 @@ def test_moments_of_other_laws():
 
     parts = [lp.Gaussian([1.0, 0.0], 0.5 * np.eye(2)), lp.Gaussian([-1.0, 0.0], 0.5 * np.eye(2))]
     nu = lp.Gaussian(np.zeros(2), np.eye(2))
-    mixed = lp.assumption_3_3(head, lp.Mixture([0.5, 0.5], parts), nu, lp.QuasiMonteCarlo(jax.random.key(0)))
+    mixed = lp.assumption_3_3(
+        head, lp.Mixture([0.5, 0.5], parts), nu, lp.QuasiMonteCarlo(jax.random.key(0))
+    )
     separate = [lp.assumption_3_3(head, part, nu).joint for part in parts]
     np.testing.assert_allclose(mixed.joint, (separate[0] + separate[1]) / 2, rtol=1e-12)
     # no token: the moments of the query alone, within 6 standard errors of eight scramblings

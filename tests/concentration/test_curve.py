@@ -218,7 +218,9 @@ def test_sampling_agrees(tokens, quantity):
 
 def test_netcdf_keeps_everything(tmp_path):
     head, mu = _plane()
-    curve = lp.concentration_curve(head, mu, lp.Dirac([1.0, 0.0]), [2.0, np.inf], method=lp.QuasiMonteCarlo(KEY))
+    curve = lp.concentration_curve(
+        head, mu, lp.Dirac([1.0, 0.0]), [2.0, np.inf], method=lp.QuasiMonteCarlo(KEY)
+    )
     curve.to_netcdf(tmp_path / "curve.nc", engine="scipy")
     with xr.open_dataset(tmp_path / "curve.nc") as back:
         back.load()

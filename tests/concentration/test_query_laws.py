@@ -172,7 +172,9 @@ def test_concentration_curve_over_random_queries_sees_their_tail():
     """kappa = 1: rare large queries carry the average. Within 5 errors of the exact curve of one Gaussian."""
     head, nu = lp.Head(U=np.eye(1), V=np.eye(1)), lp.Gaussian([0.0], [[1.0]])
     lengths = [10.0, 1e4]
-    found = lp.concentration_curve(head, _two_equal_parts(1), nu, lengths, method=lp.QuasiMonteCarlo(jax.random.key(3)))
+    found = lp.concentration_curve(
+        head, _two_equal_parts(1), nu, lengths, method=lp.QuasiMonteCarlo(jax.random.key(3))
+    )
     exact = lp.concentration_curve(head, nu, nu, lengths)
     assert np.all(np.abs(found.value - exact.value) <= 5 * found.error)
     assert np.all(found.error < 0.1 * exact.value)
@@ -189,8 +191,12 @@ def test_concentration_curve_refuses_queries_whose_tail_it_cannot_see():
             return lp.Empirical(2 * super().sample(key, n).points)
 
     head, mu = lp.Head(U=np.eye(2), V=np.eye(2)), lp.Gaussian(np.zeros(2), np.eye(2))
-    short = lp.concentration_curve(head, mu, Wide(), [10.0], method=lp.QuasiMonteCarlo(jax.random.key(0)))
+    short = lp.concentration_curve(
+        head, mu, Wide(), [10.0], method=lp.QuasiMonteCarlo(jax.random.key(0))
+    )
     exact = lp.concentration_curve(head, mu, lp.Gaussian(np.zeros(2), 4 * np.eye(2)), [10.0])
     assert abs(float(short.value[0] - exact.value[0])) <= 5 * float(short.error[0])
     with pytest.raises(ValueError, match="tail index"):
-        lp.concentration_curve(head, mu, Wide(), [1e15], method=lp.QuasiMonteCarlo(jax.random.key(0)))
+        lp.concentration_curve(
+            head, mu, Wide(), [1e15], method=lp.QuasiMonteCarlo(jax.random.key(0))
+        )

@@ -1,9 +1,6 @@
 # pyright: reportOperatorIssue=false
 """Measures with a cumulant function that is infinite somewhere: infinity or an error outside."""
 
-import re
-from pathlib import Path
-
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -14,21 +11,10 @@ from scipy import integrate
 import largeprompt as lp
 from largeprompt.measures import IndependentSum
 
+from ..documented import classes_in
 from .registry import CASES
 
-GUIDE = Path(__file__).parents[2] / "docs" / "extending.md"
-
-
-def _documented():
-    """The class Laplace as docs/extending.md prints it."""
-    block = re.search(r"```python\n(.*?)\n\n\nhead =", GUIDE.read_text(), flags=re.DOTALL)
-    assert block is not None
-    names: dict = {}
-    exec(block[1], names)
-    return names["Laplace"]
-
-
-Laplace = _documented()
+Laplace = classes_in("extending.md", lp.AbstractMeasure)["Laplace"]
 
 
 class Undeclared(lp.AbstractAutodiffMeasure):
@@ -138,14 +124,14 @@ AT = {
     "attend": lambda z: lp.attend(HEAD, HALF, z),
     "attend, a batch": lambda z: lp.attend(HEAD, HALF, np.stack([GOOD, z])),
     "attend_jacobians": lambda z: lp.attend_jacobians(HEAD, HALF, z),
-    "estimate": lambda z: lp.estimate(
-        KEY, "output_error", HEAD, HALF, z, 4, max_replicates=2, batch=2
+    "expect, Monte Carlo": lambda z: lp.expect(
+        lp.OutputError(), HEAD, HALF, z, 4, lp.MonteCarlo(KEY, max_replicates=2, batch=2)
     ),
-    "quasi_estimate": lambda z: lp.quasi_estimate(
-        KEY, "output_error", HEAD, HALF, z, 4.0, points=8, replicates=2
+    "expect, quasi-Monte Carlo": lambda z: lp.expect(
+        lp.OutputError(), HEAD, HALF, z, 4.0, lp.QuasiMonteCarlo(KEY, points=8, replicates=2)
     ),
     "concentration_curve": lambda z: lp.concentration_curve(
-        HEAD, HALF, lp.Dirac(z), [4.0], key=KEY
+        HEAD, HALF, lp.Dirac(z), [4.0], method=lp.QuasiMonteCarlo(KEY)
     ),
 }
 
@@ -158,7 +144,8 @@ def test_attention_and_errors_raise_outside_the_domain(name):
 
 
 def test_a_finite_prompt_has_a_mean_output_outside_the_domain():
-    found = lp.quasi_estimate(KEY, "finite_mean", HEAD, HALF, BAD, 4.0, points=8, replicates=2)
+    method = lp.QuasiMonteCarlo(KEY, points=8, replicates=2)
+    found = lp.expect(lp.Output(), HEAD, HALF, BAD, 4.0, method)
     assert np.all(np.isfinite(found.value))
 
 

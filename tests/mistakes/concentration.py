@@ -35,9 +35,7 @@ MISTAKES = {
         "MonteCarlo needs a key",
     ),
     "sampled curve of half a token": (
-        lambda: lp.concentration_curve(
-            HEAD, GAUSSIAN, GAUSSIAN, [2.5], method=lp.MonteCarlo(KEY)
-        ),
+        lambda: lp.concentration_curve(HEAD, GAUSSIAN, GAUSSIAN, [2.5], method=lp.MonteCarlo(KEY)),
         "L .the number of tokens to sample. must be a positive integer",
     ),
     "random points without a key": (

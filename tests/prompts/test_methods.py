@@ -101,7 +101,9 @@ def test_quasi_monte_carlo_is_exact_for_signs_in_low_dimension():
         exact = lp.expect(quantity, head, signs, z, L).value
         same = lp.expect(quantity, head, lp.Rademacher(3), z, L)
         np.testing.assert_allclose(same.value, exact, rtol=1e-11)
-        represented = lp.expect(quantity, head, _Opaque(3), z, L, lp.QuasiMonteCarlo(KEY, points=64))
+        represented = lp.expect(
+            quantity, head, _Opaque(3), z, L, lp.QuasiMonteCarlo(KEY, points=64)
+        )
         assert np.max(np.abs(represented.value / exact - 1)) <= 1e-6
 
 
