@@ -431,8 +431,8 @@ def _summary(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         )
     n = len(values)
     if n == 1:
-        return values[0], np.full(values.shape[1:], np.inf)
-    return values.mean(axis=0), values.std(axis=0, ddof=1) / math.sqrt(n)
+        return np.asarray(values[0]), np.full(values.shape[1:], np.inf)
+    return np.asarray(values.mean(axis=0)), np.asarray(values.std(axis=0, ddof=1) / math.sqrt(n))
 
 
 @contextmanager
