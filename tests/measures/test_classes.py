@@ -1,4 +1,4 @@
-"""Classes of measures: abstract or final, static fields, and the classes that the documents print."""
+"""Classes of measures: abstract or final, static fields, and the classes in the documents."""
 
 import inspect
 from typing import Literal
@@ -35,7 +35,7 @@ def _modules(cls: type = eqx.Module) -> set[type]:
 ROOMS = (["largeprompt", "measures"], ["largeprompt", "attention"])
 
 
-def test_classes_are_abstract_or_final():
+def test_modules_are_abstract_or_final():
     modules = _modules()
     assert {lp.AbstractMeasure, lp.Gaussian, lp.Head} < modules
     for cls in modules:
@@ -102,7 +102,7 @@ def test_documented_measure_on_a_mesh(name):
     assert np.allclose(on_mesh(placed, keys), draw(mu, keys), rtol=1e-12)
 
 
-def test_fields_that_are_not_data_are_static():
+def test_make_static_of_int_bool_and_str_fields():
     class Labelled(lp.AbstractAutodiffMeasure):
         scale: jax.Array
         dim: int
