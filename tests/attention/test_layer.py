@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 import largeprompt as lp
-from largeprompt.reproduce.studies.depth import depth_errors
 
 from ..oracles import attention as oracle
 
@@ -60,6 +59,17 @@ def test_layer_on_a_dirac_is_a_dirac():
     )
 
 
+def test_layer_on_signs_maps_all_atoms():
+    """A law with atoms is mapped like a prompt, with its own closed form of attention."""
+    heads = _heads(d=2)
+    pushed = lp.Layer(heads)(lp.Rademacher(2))
+    signs = np.array([[-1, -1], [-1, 1], [1, -1], [1, 1]])
+    total = sum(np.tanh(signs @ np.asarray(h.U).T) @ np.asarray(h.V).T for h in heads)
+    assert isinstance(pushed, lp.Empirical)
+    assert np.allclose(pushed.points, signs + total, rtol=1e-13)
+    assert np.allclose(pushed.weights, 0.25, rtol=1e-13)
+
+
 def test_layer_without_residual_may_change_the_dimension():
     head = lp.Head(U=jnp.eye(3), V=jnp.ones((2, 3)))
     assert lp.Layer([head], residual=False)(lp.Gaussian(jnp.zeros(3), jnp.eye(3))).dim == 2
@@ -72,6 +82,8 @@ def test_layer_on_samples_approaches_the_gaussian_recursion():
     a relative standard error of about 0.12, and the fitted slope over a factor 16 in L one of about
     0.06. The band of +-0.3 is 5 standard errors: a false alarm has probability below 1e-6.
     """
+    from largeprompt.reproduce.studies.depth import depth_errors
+
     lengths = [32, 128, 512]
     errors = depth_errors(jax.random.key(5), lengths, 100, depth=3).mean(axis=1)[:, -1]
     slope = np.polyfit(np.log(lengths), np.log(errors), 1)[0]
