@@ -48,7 +48,7 @@ def test_softmax_sums_without_weight_add_nothing():
     assert np.array_equal(mean, np.zeros(2))
 
 
-def test_union_with_an_empty_block_has_finite_gradients():
+def test_tilted_moments_merge_with_an_empty_block_has_finite_gradients():
     """A shard or a block may hold padding alone."""
     points, empty = jnp.asarray(VALUES), jnp.full(6, -jnp.inf)
 

@@ -1,4 +1,4 @@
-"""What measures declare about themselves, against their moments and against NumPy."""
+"""What measures declare (atoms, quadrature, transport, ...), against their moments and NumPy."""
 
 import itertools
 
@@ -17,7 +17,7 @@ U3 = np.array([0.5, -0.2, 0.3])
 
 
 class Coin(lp.AbstractAutodiffMeasure):
-    """A user's measure that declares everything: a fair coin on {0, 1}."""
+    """A custom measure that declares all it can: a fair coin on {0, 1}."""
 
     dim: int = eqx.field(static=True, default=1)
 
@@ -43,7 +43,7 @@ class Coin(lp.AbstractAutodiffMeasure):
 
 
 class Normal(lp.AbstractAutodiffMeasure):
-    """A user's name for the standard normal law."""
+    """A custom class for the standard normal law."""
 
     dim: int = eqx.field(static=True, default=2)
 
@@ -198,7 +198,7 @@ TRANSPORTED = {
 
 @pytest.mark.parametrize("name", TRANSPORTED)
 def test_from_uniforms_reproduces_the_moments(name):
-    """2^13 scrambled Sobol points have errors of about 1e-3 for these functions, never 2e-2."""
+    """The errors of 2^13 scrambled Sobol points are about 1e-3 for these functions."""
     from scipy.stats import qmc
 
     make, needed = TRANSPORTED[name]
@@ -242,7 +242,7 @@ def test_from_uniforms_without_a_map_says_so():
 
 
 def test_uniforms_needed_of_a_traced_sphere_is_none():
-    """Whether it is uniform depends on a value that is not known there."""
+    """Whether it is uniform depends on a value that is unknown while tracing."""
     seen = []
 
     @jax.jit
@@ -315,7 +315,7 @@ def test_mixture_gives_weights_and_components():
 
 def test_as_prompt_serves_attention_for_a_users_measure():
     class Recorded(lp.AbstractAutodiffMeasure):
-        """Tokens kept by a class of the user's own."""
+        """A custom class that stores tokens."""
 
         tokens: jax.Array
         dim: int = eqx.field(static=True, default=2)

@@ -1,4 +1,4 @@
-"""Classes of measures: abstract or final, static fields, and the classes that the documents print."""
+"""Classes of measures: abstract or final, static fields, and the classes in the documents."""
 
 import inspect
 from typing import Literal
@@ -18,7 +18,7 @@ CLASSES = {
     **classes_in("extending.md", lp.AbstractMeasure),
     **classes_in("measures.md", lp.AbstractMeasure),
 }
-DATA = {"Laplace": {"scale": 0.5}}  # array fields of the documented classes
+DATA = {"Laplace": {"scale": 0.5}, "Die": {"size": 0.5}}  # array fields of the documented classes
 
 
 def _make(name: str, factor: float = 1.0) -> lp.AbstractMeasure:
@@ -35,9 +35,10 @@ def _modules(cls: type = eqx.Module) -> set[type]:
 ROOMS = (["largeprompt", "measures"], ["largeprompt", "attention"])
 
 
-def test_classes_are_abstract_or_final():
+def test_modules_are_abstract_or_final():
+    known = {lp.AbstractMeasure, lp.Gaussian, lp.Head, lp.Layer}  # imports both rooms
     modules = _modules()
-    assert {lp.AbstractMeasure, lp.Gaussian, lp.Head} < modules
+    assert known < modules
     for cls in modules:
         assert inspect.isabstract(cls) == cls.__name__.startswith("Abstract"), cls
         assert inspect.isabstract(cls) or not _modules(cls), (
@@ -80,10 +81,19 @@ def test_documented_measure_through_vmap_and_grad(name):
     assert np.allclose(jax.vmap(output)(batch), want, rtol=1e-12)
     slope = jax.jit(jax.grad(lambda mu: jnp.sum(output(mu))))(laws[0])
     (derivative,) = jax.tree.leaves(slope)
-    s, u = 0.5, 0.3  # of 2 s^2 u / (1 - s^2 u^2) in s
-    want = 4 * s * u / (1 - s**2 * u**2) ** 2
-    assert name == "Laplace"
-    assert np.isclose(derivative, want, rtol=1e-12)
+    ((value,), step) = DATA[name].values(), 1e-5
+    up, down = (jnp.sum(output(_make(name, 1 + sign * step))) for sign in (1, -1))
+    assert np.isclose(derivative, (up - down) / (2 * step * value), rtol=1e-8)
+
+
+def test_documented_capabilities():
+    die = _make("Die")
+    atoms = die.atoms()
+    assert atoms is not None
+    assert np.allclose(atoms.mean(), 0.5 * 3.5)
+    uniforms = jnp.asarray((np.arange(600) + 0.5)[:, None] / 600)
+    assert np.allclose(lp.Empirical(die.from_uniforms(uniforms)).cov(), die.cov(), rtol=1e-12)
+    assert die.is_bounded
 
 
 @pytest.mark.parametrize("name", CLASSES)
@@ -102,7 +112,7 @@ def test_documented_measure_on_a_mesh(name):
     assert np.allclose(on_mesh(placed, keys), draw(mu, keys), rtol=1e-12)
 
 
-def test_fields_that_are_not_data_are_static():
+def test_make_static_of_int_bool_and_str_fields():
     class Labelled(lp.AbstractAutodiffMeasure):
         scale: jax.Array
         dim: int

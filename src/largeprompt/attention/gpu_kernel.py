@@ -1,10 +1,13 @@
-"""Streamed attention on a GPU as one kernel, split over the tokens so that even one query fills the chip.
+"""Streamed attention on a GPU as one kernel, parallel over queries and over parts of the prompt.
 
-Program (block of queries, part of the prompt) reads its tokens once, keeps scores and weights in registers, and leaves the summary
-(log normaliser, mean, covariance) of its part; the parts are merged as blocks of tokens are everywhere else (measures/moments.py).
-Tokens are float32 or bfloat16; scores, weights and sums are float32, and no product is rounded to TensorFloat-32. On the matrix units,
-for many queries of bfloat16 tokens, tilts and weights are split into two bfloat16 numbers each: a relative error of 2^-17. Several
-queries in float32 are left to XLA: its float32 matrix products are faster than the kernel's.
+Program (block of queries, part of the prompt) reads its tokens once, keeps scores and weights in
+registers, and writes the moments of its part; the parts are merged as blocks of tokens are
+(measures/tilted_moments.py). Parallelism over parts lets even one query fill the chip.
+
+Tokens are float32 or bfloat16; scores, weights and sums are float32, and no product is rounded to
+TensorFloat-32. For many queries of bfloat16 tokens the matrix units are used, with tilts and
+weights split into two bfloat16 numbers each: a relative error of 2^-17. Many queries of float32
+tokens are left to XLA, whose float32 matrix products are faster.
 """
 
 from functools import partial
@@ -18,7 +21,7 @@ from jaxtyping import Array, Float
 from .._softmax_sums import NO_WEIGHT, SoftmaxSums
 from ..measures import Empirical, TiltedMoments
 
-_FEW = 8  # queries taken one by one: below this the tokens' memory is the limit, not the arithmetic
+_FEW = 8  # most queries taken one by one: up to here memory bandwidth is the limit
 _PARTS = 4096  # parts of the prompt for one query: about 32 programs on each of 132 processors
 _QUERIES = 64  # queries of a block
 _PROGRAMS = 1056  # programs for many queries
@@ -27,7 +30,7 @@ _WIDEST = 256  # coordinates that fit the registers
 
 
 def fits(prompt: Empirical, queries: int, *, with_cov: bool) -> bool:
-    """Whether a kernel serves this prompt."""
+    """Whether there is a kernel for this prompt and number of queries."""
     if with_cov:
         return prompt.points.dtype in _TOKENS and queries <= _FEW and prompt.dim <= 64
     many = prompt.points.dtype == jnp.bfloat16
@@ -43,7 +46,7 @@ def fused_moments(
     with_cov: bool = False,
     interpret: bool = False,
 ) -> TiltedMoments:
-    """The summary of a prompt at q tilts: a few one by one, more as blocks of queries on the matrix units."""
+    """Moments of a prompt at q tilts; more than 8 are taken in blocks, on the matrix units."""
     tilts = tilts.astype(jnp.float32)
     if len(tilts) <= _FEW:
         parts = _one_by_one(prompt, tilts, with_cov, interpret)
@@ -55,7 +58,10 @@ def fused_moments(
 def _one_by_one(
     prompt: Empirical, tilts: Float[Array, "q d"], with_cov: bool, interpret: bool
 ) -> TiltedMoments:
-    """Summaries of parts of the prompt, shape (parts, q, ...). Tokens are centred at the mean of a part's first rows."""
+    """Moments of the parts of a prompt, shape (parts, q, ...), one program for each query.
+
+    For covariances the tokens are centred at the mean of the first rows of the part.
+    """
     (n, d), q = prompt.points.shape, len(tilts)
     width = max(16, _power_of_2(d))
     rows = max(16, 2048 // width)
@@ -71,7 +77,7 @@ def _one_by_one(
         first = pl.program_id(1) * steps * rows
 
         def load(start: Array) -> tuple[Array, Array]:
-            """The tokens from `start`, and their log weights: none beyond the end."""
+            """Load the tokens from `start` on and their log weights."""
             inside = start + jax.lax.iota(jnp.int32, rows) < n
             mask = inside[:, None] & used[None, :]
             at = points_ref.at[pl.ds(start, rows), pl.ds(0, width)]
@@ -133,13 +139,13 @@ def _one_by_one(
 
 
 def _slot(shape: tuple[int, ...]) -> pl.BlockSpec:
-    """The place of program (query, part) in an output of shape (parts, q, ...)."""
+    """Block of program (query, part) in an output of shape (parts, q, ...)."""
     rest = shape[2:]
     return pl.BlockSpec((1, 1, *rest), lambda b, c: (c, b, *(0 for _ in rest)))
 
 
 def _in_blocks(prompt: Empirical, tilts: Float[Array, "q d"], interpret: bool) -> TiltedMoments:
-    """Summaries of parts of a bfloat16 prompt for many queries: products on the matrix units, shape (parts, q, ...)."""
+    """Moments of the parts of a bfloat16 prompt for many queries, shape (parts, q, ...)."""
     (n, d), q = prompt.points.shape, len(tilts)
     width, rows = max(16, _power_of_2(d)), 128
     blocks = -(-q // _QUERIES)
@@ -201,9 +207,10 @@ def _in_blocks(prompt: Empirical, tilts: Float[Array, "q d"], interpret: bool) -
 
 
 def _halves(x: Float[Array, "..."]) -> tuple[Array, Array]:
-    """Two bfloat16 numbers whose sum is x to 16 bits: products with bfloat16 tokens are then as good as in float32.
+    """Two bfloat16 numbers whose sum is x to 16 bits.
 
-    Only inside a kernel: XLA takes a conversion there and back for the identity, and the second number for 0.
+    Their products with bfloat16 tokens are as accurate as in float32. Only for use in a kernel: XLA
+    would simplify the round trip through bfloat16 away and make the second number 0.
     """
     leading = x.astype(jnp.bfloat16)
     return leading, (x - leading.astype(jnp.float32)).astype(jnp.bfloat16)

@@ -1,4 +1,4 @@
-"""Linear attention: what softmax attention becomes for centred Gaussian tokens."""
+"""Linear attention, which equals softmax attention for centred Gaussian tokens."""
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -11,9 +11,10 @@ from .softmax import queries_of, read_out, tilts_of
 
 
 def attend_linear(head: Head, measure: AbstractMeasure, z: ArrayInput) -> Float[Array, "*batch m"]:
-    """T_lin[mu](z) = V E[x x'] U z; over a prompt, the average (1/L) sum_i V x_i <x_i, U z>.
+    """T_lin[mu](z) = V E[x x'] U z; for a prompt, the average (1/L) sum_i V x_i <x_i, U z>.
 
-    Equal to `attend` for centred Gaussian tokens; for N(m, G) it is V (G + m m') U z, while softmax gives V m + V G U z.
+    Equal to `attend` for centred Gaussian tokens. For N(m, G) it is V (G + m m') U z, while softmax
+    attention is V m + V G U z.
 
     >>> import jax.numpy as jnp
     >>> import largeprompt as lp

@@ -1,4 +1,4 @@
-"""What tokens are drawn from."""
+"""Measures: the laws that tokens are drawn from."""
 
 from ._domain_of_psi import require_domain as require_domain
 from .abstract import AbstractAutodiffMeasure as AbstractAutodiffMeasure

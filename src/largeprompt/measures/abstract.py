@@ -1,4 +1,4 @@
-"""The interface of a token measure, and a base class that fills it in by automatic differentiation."""
+"""The interface of a measure, and a base class that derives most of it by autodiff."""
 
 from abc import abstractmethod
 from collections.abc import Callable
@@ -24,19 +24,19 @@ if TYPE_CHECKING:
 class AbstractMeasure(eqx.Module):
     """A probability measure mu on R^d, known by its cumulant function psi(u) = log E exp(<u, x>).
 
-    Attention acts on a measure only through psi: T[mu](z) = V grad psi(U z) (Boursier & Boyer, Sec. 2). The tilted
-    measure at u has density proportional to exp(<u, x>) with respect to mu; its mean is grad psi(u), its covariance
-    hess psi(u).
+    Attention acts on a measure only through psi: T[mu](z) = V grad psi(U z) (Boursier & Boyer,
+    Sec. 2). The measure tilted by u has density proportional to exp(<u, x>) with respect to mu;
+    its mean is grad psi(u), its covariance hess psi(u).
 
-    All methods take one vector u of shape (d,); use `jax.vmap` for many. Every measure is an equinox module: `jit`,
-    `vmap` and `grad` go through its methods and its constructor. Fields annotated as int, bool or
-    str are static.
+    All methods take one vector u of shape (d,); use `jax.vmap` for many. Every measure is an
+    equinox module: `jit`, `vmap` and `grad` go through its methods and its constructor. Fields
+    annotated as int, bool or str are static.
 
     A measure whose psi is infinite somewhere overrides `in_domain`. Outside the domain `log_mgf` is
     +inf, and tilting, hence attention, raises.
 
-    The remaining methods declare what else is known about the law. Their defaults claim nothing;
-    override those that apply, and callers that can use the fact will.
+    The methods below declare what else is known about the law. The defaults claim nothing. Override
+    those that apply: the library then uses exact sums, faster kernels or quasi-random points.
 
     | method | what it declares |
     |---|---|
@@ -66,11 +66,11 @@ class AbstractMeasure(eqx.Module):
 
     @abstractmethod
     def tilted_mean(self, u: ArrayInput) -> Float[Array, " d"]:
-        """Grad psi(u), the mean of the measure tilted by u."""
+        """Mean of the measure tilted by u: grad psi(u)."""
 
     @abstractmethod
     def tilted_cov(self, u: ArrayInput) -> Float[Array, "d d"]:
-        """Hess psi(u), the covariance of the measure tilted by u."""
+        """Covariance of the measure tilted by u: hess psi(u)."""
 
     @abstractmethod
     def tilt(self, u: ArrayInput) -> "AbstractMeasure":
@@ -85,13 +85,13 @@ class AbstractMeasure(eqx.Module):
         """A number s with psi(u) - <mean, u> <= s |u|^2 / 2 for every u."""
 
     def in_domain(self, u: ArrayInput) -> Bool[Array, ""]:
-        """Whether psi(u) is finite; override it if psi is not finite for every u."""
+        """Whether psi(u) is finite. Override it if psi is infinite for some u."""
         self._vector(u)
         return jnp.asarray(True)
 
     @property
     def finite_everywhere(self) -> bool:
-        """Whether psi is known to be finite at every u: true of every built-in measure."""
+        """Whether psi is known to be finite at every u, as for every built-in measure."""
         return type(self).in_domain is AbstractMeasure.in_domain
 
     def mean(self) -> Float[Array, " d"]:
@@ -126,7 +126,7 @@ class AbstractMeasure(eqx.Module):
         return None
 
     def mixture(self) -> tuple[Float[Array, " k"], tuple["AbstractMeasure", ...]]:
-        """Weights and components of the law as a mixture: by default weight 1 and the law itself."""
+        """Weights and components of the law; by default weight 1 and the law itself."""
         return jnp.ones(1, self.dtype), (self,)
 
     @property
@@ -187,7 +187,7 @@ class AbstractMeasure(eqx.Module):
 
     @property
     def dtype(self) -> np.dtype:
-        """The floating-point type of the measure's numbers (JAX's default if it holds none)."""
+        """Floating-point type of the measure's arrays; JAX's default if it has none."""
         leaves = jax.tree.leaves(eqx.filter(self, eqx.is_inexact_array))
         return np.result_type(*(leaf.dtype for leaf in leaves)) if leaves else jnp.zeros(()).dtype
 
@@ -197,14 +197,15 @@ class AbstractMeasure(eqx.Module):
 
 
 class AbstractAutodiffMeasure(AbstractMeasure):
-    """The short way to a measure of your own: give `dim`, `log_mgf` and `sample`; the rest follows by autodiff.
+    """Base class of custom measures: define `dim`, `log_mgf` and `sample`; autodiff does the rest.
 
-    `log_mgf` must be written with `jax.numpy` and be twice differentiable. Add `in_domain` if it is
-    not finite for every u, and `subgaussian_proxy` if you know one.
+    Write `log_mgf` with `jax.numpy`, twice differentiable. Add `in_domain` if it is infinite for
+    some u, `subgaussian_proxy` if you know one, and the declarations of `AbstractMeasure` that
+    hold.
 
     ```python
     class Triangular(lp.AbstractAutodiffMeasure):
-        dim: int = eqx.field(static=True, default=1)
+        dim: int = 1
 
         def log_mgf(self, u):
             return 2 * lp.Uniform(self.dim, 0.5).log_mgf(u)
@@ -233,9 +234,10 @@ class AbstractAutodiffMeasure(AbstractMeasure):
     def subgaussian_proxy(self) -> Float[Array, ""]:
         raise ValueError(
             _checks.message(
-                f"{type(self).__name__} must state its variance proxy before it can be used",
-                "a measure that defines no subgaussian_proxy",
-                "add a method subgaussian_proxy(self) that returns s with log_mgf(u) - <mean, u> <= s |u|^2 / 2",
+                f"{type(self).__name__} must define subgaussian_proxy to use a variance proxy",
+                "a measure without that method",
+                "add a method subgaussian_proxy(self) that returns s with "
+                "log_mgf(u) - <mean, u> <= s |u|^2 / 2",
             )
         )
 

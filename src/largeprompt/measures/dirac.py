@@ -1,4 +1,4 @@
-"""A point mass: every token is the same."""
+"""Point masses: all tokens are equal."""
 
 from collections.abc import Callable
 

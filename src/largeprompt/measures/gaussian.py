@@ -1,4 +1,4 @@
-"""Gaussian tokens, singular covariances included: the case in which infinite-prompt attention is linear."""
+"""Gaussian tokens, for which attention on the infinite prompt is affine in the query."""
 
 import equinox as eqx
 import jax
@@ -17,11 +17,11 @@ from .empirical import Empirical
 class Gaussian(AbstractMeasure):
     """N(m, G): psi(u) = <m, u> + u'Gu/2, and the tilt at u is N(m + G u, G).
 
-    Hence Lemma 2.1 (Castin et al. 2025; Boursier & Boyer 2026): T[N(m, G)](z) = V m + V G U z, affine in the query.
-    G may be singular, rank 0 included.
+    Hence Lemma 2.1 (Castin et al. 2025; Boursier & Boyer 2026): T[N(m, G)](z) = V m + V G U z. G
+    may be singular, rank 0 included.
 
-    **Arguments:** `mean` of shape (d,); `cov` of shape (d, d), symmetric positive semi-definite; `check=False` skips the
-    eigenvalues for a matrix that is a covariance by construction.
+    **Arguments:** `mean` of shape (d,); `cov` of shape (d, d), symmetric positive semi-definite.
+    `check=False` skips the validation of `cov`, for matrices that are covariances by construction.
 
     >>> import largeprompt as lp
     >>> mu = lp.Gaussian([1.0, 0.0], [[2.0, 0.0], [0.0, 0.0]])
@@ -39,7 +39,7 @@ class Gaussian(AbstractMeasure):
 
     @classmethod
     def from_factor(cls, mean: ArrayInput, B: ArrayInput) -> "Gaussian":
-        """The law of m + B g with g standard normal: N(m, B B'), positive semi-definite by construction."""
+        """The law N(m, B B') of m + B g, g standard normal."""
         factor = _checks.shaped("B", _checks.finite("B", B), ("d", "k"))
         return cls(mean, jnp.matmul(factor, factor.T, precision="highest"), check=False)
 

@@ -1,4 +1,4 @@
-"""Mixtures: attention on them is a query-gated combination of what it is on the parts."""
+"""Mixtures: attention on them is a query-gated combination of attention on the components."""
 
 from collections.abc import Sequence
 
@@ -16,11 +16,12 @@ from .gaussian import Gaussian
 
 
 class Mixture(AbstractMeasure):
-    """sum_k pi_k mu_k: psi(u) = log sum_k pi_k e^{psi_k(u)}; the tilt is the mixture of the tilts, reweighted.
+    """sum_k pi_k mu_k: psi(u) = log sum_k pi_k e^{psi_k(u)}; the tilt is a mixture of the tilts.
 
-    Its weights at u are softmax_k(log pi_k + psi_k(u)): the gate through which a query chooses among the parts.
+    The weights of the tilt at u are softmax_k(log pi_k + psi_k(u)), a gate controlled by the query.
 
-    **Arguments:** `weights` of shape (k,), non-negative, normalised for you; `components`, k measures of one dimension.
+    **Arguments:** `weights` of shape (k,), non-negative, normalised by the constructor;
+    `components`, k measures of the same dimension.
 
     >>> import largeprompt as lp
     >>> print(lp.Mixture([1, 3], [lp.Dirac([0.0]), lp.Dirac([1.0])]).mean())
@@ -89,7 +90,7 @@ class Mixture(AbstractMeasure):
         return Empirical(draws[chosen, jnp.arange(n)])
 
     def subgaussian_proxy(self) -> Float[Array, ""]:
-        """max_k proxy_k + max_k |mean_k - mean|^2: within the parts, plus between their means; valid, not tight."""
+        """max_k proxy_k + max_k |mean_k - mean|^2: valid, not tight."""
         means = jnp.stack([part.mean() for part in self.components])
         within = jnp.stack([part.subgaussian_proxy() for part in self.components])
         between = jnp.sum((means - self.weights @ means) ** 2, axis=-1)

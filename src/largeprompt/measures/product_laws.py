@@ -1,7 +1,7 @@
-"""Independent coordinates: Rademacher and Uniform tokens, whose attention limit is not linear.
+"""Laws with independent coordinates: Rademacher and Uniform tokens.
 
-A product law tilts coordinate by coordinate, so each family here is closed under tilting: it carries a natural parameter
-theta, 0 for the law named by the class, and `tilt(u)` adds u to it.
+A product law tilts coordinate by coordinate, so each family here is closed under tilting. Its
+natural parameter theta is 0 for the law named by the class, and `tilt(u)` adds u to it.
 """
 
 import itertools
@@ -24,10 +24,11 @@ _MOST_SIGNS = 10  # dimensions of a Rademacher law whose 2^d atoms are enumerate
 
 
 class AbstractProduct(AbstractMeasure):
-    """d independent coordinates, coordinate j a one-dimensional law with cumulant function psi_1, tilted by theta_j.
+    """d independent coordinates; coordinate j has cumulant function psi_1 and is tilted by theta_j.
 
-    psi(u) = sum_j psi_1(theta_j + u_j) - psi_1(theta_j). A subclass gives psi_1, its two derivatives (all elementwise on
-    arrays of shape (d,)), a sampler, and the largest value of psi_1'', which is the variance proxy of every tilt.
+    psi(u) = sum_j psi_1(theta_j + u_j) - psi_1(theta_j). A subclass defines psi_1 and its first two
+    derivatives (elementwise on arrays of shape (d,)), a sampler, and the largest value of psi_1'',
+    which is a variance proxy of every tilt.
     """
 
     natural: eqx.AbstractVar[Float[Array, " d"]]
@@ -82,9 +83,10 @@ class AbstractProduct(AbstractMeasure):
 
 
 class Rademacher(AbstractProduct):
-    """Independent signs: psi_1(u) = log cosh u, so that T[mu](z) = V tanh(U z), coordinate by coordinate.
+    """Independent signs: psi_1(u) = log cosh u, so that T[mu](z) = V tanh(U z), elementwise.
 
-    The negative control of Lemma 2.1: mean and covariance are those of N(0, I), attention is not linear.
+    The negative control of Lemma 2.1: mean and covariance are those of N(0, I), but attention is
+    not linear.
 
     >>> import largeprompt as lp
     >>> print(lp.Rademacher(2).tilted_mean([0.0, 100.0]))
@@ -154,7 +156,7 @@ class Uniform(AbstractProduct):
         return self.quantile(jax.random.uniform(key, (n, self.dim), self.dtype))
 
     def quantile(self, uniforms: Float[Array, "n d"]) -> Float[Array, "n d"]:
-        """The law's tokens from uniform numbers: the inverse distribution function, from the end where the mode is."""
+        """Inverse distribution function of each coordinate, measured from the end with the mode."""
         rate = 2 * jnp.abs(self.half_width * self.natural)
         safe = jnp.where(rate > 0, rate, 1.0)
         depth = jnp.where(rate > 0, -jnp.log1p(uniforms * jnp.expm1(-safe)) / safe, uniforms)

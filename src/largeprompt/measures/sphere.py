@@ -1,4 +1,4 @@
-"""Tokens on a sphere, and their tilts: von Mises-Fisher laws."""
+"""Tokens on a sphere: the uniform law and its tilts, the von Mises-Fisher laws."""
 
 import math
 from functools import partial
@@ -21,10 +21,11 @@ from .empirical import Empirical
 
 
 class Sphere(AbstractMeasure):
-    """Uniform law on the sphere of radius r in R^d: psi(u) = log of the normalised Bessel function I_{d/2-1}(r |u|).
+    """Uniform law on the sphere of radius r in R^d.
 
-    Its tilts are the von Mises-Fisher laws, which this class also represents: `natural` is their natural parameter, 0 for
-    the uniform law, and `tilt(u)` adds u to it. The radial functions are in `_bessel`.
+    psi(u) is the logarithm of the normalised Bessel function I_{d/2-1}(r |u|). The tilts are the
+    von Mises-Fisher laws, which this class also represents: their natural parameter `natural` is 0
+    for the uniform law, and `tilt(u)` adds u to it.
 
     **Arguments:** `d`, the dimension of the space; `radius` > 0.
 
@@ -78,7 +79,7 @@ class Sphere(AbstractMeasure):
         return eqx.tree_at(lambda mu: mu.natural, self, self.natural + self._vector(u))
 
     def sample(self, key: KeyInput, n: int) -> Empirical:
-        """Exact draws: the height along the mean direction by rejection (Wood 1994), the rest uniform."""
+        """Draws by rejection (Wood 1994) of the height along the mean direction."""
         n = _checks.count("n", n)
         for_height, for_rest = jax.random.split(_checks.key(key))
         kappa = jnp.sqrt(self._square(self.natural))
@@ -121,7 +122,7 @@ class Sphere(AbstractMeasure):
 
     @property
     def uniforms_needed(self) -> int | None:
-        """d for the uniform law; None for a von Mises-Fisher law, and where that is not known."""
+        """d for the uniform law; None for a von Mises-Fisher law and for traced parameters."""
         uniform = not is_traced(self.natural) and not np.any(np.asarray(self.natural))
         return self.dim if uniform else None
 
@@ -134,10 +135,11 @@ class Sphere(AbstractMeasure):
 def _vmf_heights(
     key: Key[Array, ""], n: int, dim: int, kappa: Float[Array, ""]
 ) -> Float[Array, " n"]:
-    """`n` draws of the density proportional to e^{kappa w} (1 - w^2)^{(d-3)/2} on [-1, 1], by rejection.
+    """`n` draws of the density proportional to e^{kappa w} (1 - w^2)^{(d-3)/2} on [-1, 1].
 
-    A. T. A. Wood, Simulation of the von Mises Fisher distribution, Comm. Statist. Simulation Comput. 23 (1994). At least
-    about two thirds of the proposals are accepted whatever kappa and d, so the loop below ends after a few rounds.
+    A. T. A. Wood, Simulation of the von Mises Fisher distribution, Comm. Statist. Simulation
+    Comput. 23 (1994). About two thirds of the proposals or more are accepted for all kappa and d,
+    so the loop ends after a few rounds.
     """
     kappa = jax.lax.stop_gradient(kappa)
     half = (dim - 1) / 2
@@ -148,7 +150,8 @@ def _vmf_heights(
     def propose(state: tuple) -> tuple:
         key, heights, accepted = state
         key, for_beta, for_test = jax.random.split(key, 3)
-        # Beta(half, half) from two chi-squares with d - 1 degrees: far less to compile than jax.random.beta
+        # Beta(half, half) from two chi-squares with d - 1 degrees: compiles faster than
+        # jax.random.beta
         squares = jnp.sum(jax.random.normal(for_beta, (2, n, dim - 1), kappa.dtype) ** 2, axis=-1)
         beta = squares[0] / (squares[0] + squares[1])
         fresh = (1 - (1 + b) * beta) / (1 - (1 - b) * beta)

@@ -1,4 +1,4 @@
-"""Images and sums of measures, the tilt of a user's own measure, and the families that are closed under them."""
+"""Affine images, independent sums and tilts of arbitrary measures."""
 
 import math
 from collections.abc import Sequence
@@ -19,7 +19,10 @@ _MOST_ATOMS = 4096  # of a sum, which has the product of the numbers of atoms of
 
 
 class AffineImage(AbstractMeasure):
-    """The law of A x + b with x ~ measure: psi(u) = <b, u> + psi_x(A'u). Made by `measure.affine(A, b)`."""
+    """The law of A x + b with x ~ measure: psi(u) = <b, u> + psi_x(A'u).
+
+    `measure.affine(A, b)` returns it, unless the measure's family is closed under affine maps.
+    """
 
     measure: AbstractMeasure
     A: Float[Array, "k d"]
@@ -97,7 +100,7 @@ class AffineImage(AbstractMeasure):
 
 
 class IndependentSum(AbstractMeasure):
-    """The law of a sum of independent parts: psi is the sum of the psi's. Made by `mu + nu`."""
+    """The law of a sum of independent parts, whose psi add up; returned by `mu + nu`."""
 
     parts: tuple[AbstractMeasure, ...]
 
@@ -170,7 +173,10 @@ class IndependentSum(AbstractMeasure):
 
 
 class Tilted(AbstractMeasure):
-    """The tilt of a measure known only by its cumulant function: psi(v) = psi_x(theta + v) - psi_x(theta)."""
+    """The tilt of any measure by theta: psi(v) = psi_x(theta + v) - psi_x(theta).
+
+    Returned by `AbstractAutodiffMeasure.tilt`.
+    """
 
     measure: AbstractMeasure
     natural: Float[Array, " d"]
@@ -205,16 +211,17 @@ class Tilted(AbstractMeasure):
     def sample(self, key: KeyInput, n: int) -> Empirical:
         raise ValueError(
             _checks.message(
-                "a tilt can be sampled only where the measure says how",
-                f"the tilt of a {type(self.measure).__name__}, known by log_mgf alone",
-                "reweight a sample, measure.sample(key, n).tilt(u), or give your class a `tilt` method",
+                "sample needs a measure with a sampler",
+                f"the tilt of a {type(self.measure).__name__}, known by log_mgf only",
+                "reweight a sample, measure.sample(key, n).tilt(u), "
+                "or give your class a `tilt` method",
             )
         )
 
     def subgaussian_proxy(self) -> Float[Array, ""]:
         raise ValueError(
             _checks.message(
-                "the variance proxy of a tilt is known only for the built-in families",
+                "subgaussian_proxy of a tilt is only known for built-in measures",
                 f"the tilt of a {type(self.measure).__name__}",
                 "give your class a `tilt` method that returns a measure with a proxy",
             )
