@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from largeprompt.measures import _bessel
+from largeprompt.measures import _scalar_cumulants as scalar
 
 from ..oracles import measures as oracle
 from .registry import CASES, direction
