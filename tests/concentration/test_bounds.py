@@ -1,4 +1,6 @@
-"""The propositions as written, constants that dominate and touch, and Assumption 3.3 against other integrals."""
+"""The propositions as written, constants that dominate and touch, and Assumption 3.3 against other
+integrals.
+"""
 
 import itertools
 import math
@@ -52,7 +54,7 @@ def test_smallest_constant_dominates_and_touches(quantity):
 
 
 def test_largest_exponent_that_can_hold_for_all_lengths():
-    """For c_2 below sigma^2 theta the smallest c_1 stops growing with the range; above it does not."""
+    """For c_2 below sigma^2 theta the smallest c_1 stops growing with the range."""
     curve = lp.concentration_curve(*_scalar(1.0), np.geomspace(2, 1e15, 40))
     report = lp.bound_report(curve)
     assert report.admissible_c2 == pytest.approx(lp.sharp_exponent(1.0))
@@ -166,7 +168,9 @@ def test_notes_say_where_the_hypotheses_fail():
 
 
 def _scalar_moments(u, m, g, a, c, normalised):
-    """The nine moments in one dimension, by Gauss-Hermite in both variables after completing no square."""
+    """The nine moments in one dimension, by Gauss-Hermite in both variables after completing no
+    square.
+    """
     x, w = np.polynomial.hermite_e.hermegauss(120)
     w = w / w.sum()
     z, found = a + np.sqrt(c) * x, np.empty((3, 3))
@@ -209,7 +213,9 @@ def test_nine_moments_without_scores_are_products():
 
 
 def test_nine_moments_against_simulation():
-    """Three dimensions, off centre: within 6 standard errors of 4e5 draws, entry by entry (orders 0 and 4; order 8 is too noisy)."""
+    """Three dimensions, off centre: within 6 standard errors of 4e5 draws, entry by entry (orders 0
+    and 4; order 8 is too noisy).
+    """
     rng = np.random.default_rng(4)
     U, A = rng.normal(size=(2, 3, 3)) / 3
     G, m, a = A @ A.T + 0.2 * np.eye(3), 0.3 * rng.normal(size=3), 0.3 * rng.normal(size=3)

@@ -39,7 +39,9 @@ def _plane():
 
 @pytest.mark.parametrize("kappa", [0.25, 1.0, 4.0])
 def test_heavy_tailed_averages_against_brute_force(kappa):
-    """At kappa > 1/2 rare large queries carry the average; the reference places nothing cleverly (generate_reference.py)."""
+    """At kappa > 1/2 rare large queries carry the average; the reference places nothing cleverly
+    (generate_reference.py).
+    """
     curve = lp.concentration_curve(_scalar(kappa), _standard(1), _standard(1), REFERENCE["lengths"])
     expected = np.array(REFERENCE["average_squared_error"][str(kappa)])
     np.testing.assert_allclose(curve.value, expected, rtol=1e-8)
@@ -49,7 +51,9 @@ def test_heavy_tailed_averages_against_brute_force(kappa):
 
 @pytest.mark.parametrize("quantity", ["output", "gradient_U", "gradient_V"])
 def test_gaussian_queries_against_a_product_rule(quantity):
-    """A tensor Gauss-Hermite rule over the exact error at each query: converges at small L, where no tail matters."""
+    """A tensor Gauss-Hermite rule over the exact error at each query: converges at small L, where
+    no tail matters.
+    """
     head, mu = _plane()
     nu = lp.Gaussian([0.2, 0.4], [[0.5, 0.1], [0.1, 0.3]])
     x, w = np.polynomial.hermite_e.hermegauss(80)
@@ -69,7 +73,9 @@ def test_gaussian_queries_against_a_product_rule(quantity):
 
 
 def test_slopes_descend_to_the_sharp_exponent():
-    """E_z P_2 between L = 1e18 and 1e27 for kappa = 1/4, 1, 4 has slopes 1.000, 0.629, 0.221 against theta = 1, 0.618, 0.207."""
+    """E_z P_2 between L = 1e18 and 1e27 for kappa = 1/4, 1, 4 has slopes 1.000, 0.629, 0.221
+    against theta = 1, 0.618, 0.207.
+    """
     lengths = np.array([1e9, 1e18, 1e27])
     for kappa, expected in ((0.25, 1.000), (1.0, 0.629), (4.0, 0.221)):
         factor = np.array([[np.sqrt(kappa)]])
@@ -165,7 +171,9 @@ def test_quadrature_has_the_moments_of_the_law(law):
 
 
 def test_scrambled_queries_agree_with_their_own_error():
-    """A sphere in five dimensions: randomised points. Five standard errors of 8 scramblings: false alarms below 1% (Student)."""
+    """A sphere in five dimensions: randomised points. Five standard errors of 8 scramblings: false
+    alarms below 1% (Student).
+    """
     rng = np.random.default_rng(3)
     head = lp.Head(U=rng.normal(size=(5, 5)) / 3, V=np.eye(5))
     nu = lp.Sphere(5, 2.0)
@@ -203,7 +211,7 @@ def test_discrete_tokens_against_enumeration():
     [("gaussian", "output"), ("gaussian", "gradient_U"), ("uniform", "output")],
 )
 def test_sampling_agrees(tokens, quantity):
-    """Monte Carlo within 5 combined standard errors: a false alarm below 1e-5 for the sampled part."""
+    """Monte Carlo within 5 combined standard errors: false alarms below 1e-5."""
     head, mu = _plane()
     nu = lp.Uniform(2, 1.0)
     if tokens == "uniform":  # quasi-random sums for every query: two of them

@@ -71,7 +71,9 @@ def _answers(mu, quantity, z) -> dict[str, lp.Estimate]:
 @pytest.mark.parametrize("tokens", TOKENS)
 @pytest.mark.parametrize("place", PLACES)
 def test_expect_by_every_method(tokens, place):
-    """Within 6 joint errors (4 scramblings, 512 prompts): about 1e-4 false alarms, with a fixed key."""
+    """Within 6 joint errors (4 scramblings, 512 prompts): about 1e-4 false alarms, with a fixed
+    key.
+    """
     for name, quantity in QUANTITIES.items():
         found = _answers(TOKENS[tokens], quantity, PLACES[place])
         expected = {"sampled"}
@@ -96,7 +98,7 @@ def test_expect_by_every_method(tokens, place):
     ids=["Gaussian", "Uniform", "Sphere", "Mixture"],
 )
 def test_expect_of_gaussian_tokens_over_queries(nu):
-    """Exact averages against pointwise exact values at 4096 sampled queries: 5.5 standard errors."""
+    """Against pointwise exact values at 4096 sampled queries: 5.5 standard errors."""
     z = np.asarray(nu.sample(jax.random.key(2), 4096).points)
     lengths = np.array([1.0, 30.0, 1e6])
     for name, quantity in QUANTITIES.items():
@@ -121,7 +123,7 @@ def test_expect_at_infinite_length_serves_every_measure():
 
 
 def test_expect_under_jit_vmap_and_grad():
-    """Every exact quantity of Gaussian tokens and of atoms, traced in the query and in the length."""
+    """Exact quantities of Gaussian tokens and of atoms, traced in query and length."""
     z, lengths = np.array([[0.8, -0.6], [0.1, 0.3]]), np.array([2.0, 50.0])
     for mu, quantity in itertools.product((GAUSSIAN, lp.Rademacher(2)), QUANTITIES.values()):
         if callable(quantity):

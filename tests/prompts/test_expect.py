@@ -1,4 +1,4 @@
-"""`expect` and its short spellings: against atoms, enumeration and simulation; limits, derivatives."""
+"""`expect` and its short spellings against atoms, enumeration, simulation and limits."""
 
 import subprocess
 import sys
@@ -48,7 +48,9 @@ def _everything(head, mu, z, L) -> dict:
     ids=["d=1", "singular, d=3", "d=2"],
 )
 def test_expect_of_gaussian_tokens_agrees_with_atoms(d, k, m, nodes):
-    """Stein identities against the Laplace integral over a Gauss-Hermite law, non-centred, L from 1 to infinity."""
+    """Stein identities against the Laplace integral over a Gauss-Hermite law, non-centred, L from 1
+    to infinity.
+    """
     mean, factor, U, V, z = _problem(d, k, m, seed=d)
     head = lp.Head(U=U, V=V)
     closed = _everything(head, lp.Gaussian(mean, factor @ factor.T), z, LENGTHS)
@@ -74,7 +76,9 @@ def test_expect_of_atoms_against_enumeration(L):
 
 @pytest.mark.parametrize("L", [2, 20])
 def test_expect_of_gaussian_tokens_against_simulation(L):
-    """4000 prompts, fixed seed; 15 numbers each within 5.5 standard errors: false alarms below 1e-6."""
+    """4000 prompts, fixed seed; 15 numbers each within 5.5 standard errors: false alarms below
+    1e-6.
+    """
     mean, factor, U, V, z = _problem(3, 2, 2, seed=7, scale=0.5)
     rows = oracle.simulate_gaussian_prompts(
         mean=mean, factor=factor, U=U, V=V, z=z, L=L, n=4000, seed=11
@@ -133,7 +137,9 @@ def test_expect_broadcasts_lengths_and_queries():
 
 
 def test_expect_differentiates_in_the_head():
-    """Reverse-mode gradients of every quantity in U and V against central differences (step 1e-4, error about 1e-7)."""
+    """Reverse-mode gradients of every quantity in U and V against central differences (step 1e-4,
+    error about 1e-7).
+    """
     mean, factor, *matrices, z = _problem(2, 2, 2, seed=6)
     mu = lp.Gaussian(mean, factor @ factor.T)
 
@@ -170,7 +176,9 @@ def test_output_error_with_weights_in_32_bits():
 
 
 def test_output_error_of_thousands_of_atoms():
-    """A table of 3000 embeddings: at large L the error is that of a self-normalised average, of order 1/L."""
+    """A table of 3000 embeddings: at large L the error is that of a self-normalised average, of
+    order 1/L.
+    """
     rng = np.random.default_rng(8)
     atoms = lp.Empirical(rng.normal(size=(3000, 8)))
     head = lp.Head(U=np.eye(8) / 2, V=np.eye(8))
@@ -190,12 +198,15 @@ def test_output_error_refuses_scores_too_far_apart():
 
 
 def test_output_error_in_32_bit_mode():
-    """Known numbers: float64 whatever the default. Traced: refused, with the one-line fix. The default is not changed."""
+    """Known numbers: float64 whatever the default. Traced: refused, with the one-line fix. The
+    default is not changed.
+    """
     code = """
 import jax, jax.numpy as jnp, largeprompt as lp
 head, mu = lp.Head(U=jnp.eye(1), V=jnp.eye(1)), lp.Gaussian(jnp.zeros(1), jnp.eye(1))
 atoms = lp.Empirical([[1.0], [-1.0]])
-print(lp.output_error(head, mu, jnp.ones(1), 1e9).dtype, lp.finite_mean(head, atoms, jnp.ones(1), 9.0).dtype)
+z = jnp.ones(1)
+print(lp.output_error(head, mu, z, 1e9).dtype, lp.finite_mean(head, atoms, z, 9.0).dtype)
 print(jax.config.jax_enable_x64, jnp.ones(1).dtype)
 try:
     jax.grad(lambda z: lp.output_error(head, mu, z, 1e9))(jnp.ones(1))

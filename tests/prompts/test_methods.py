@@ -1,4 +1,4 @@
-"""Monte Carlo and quasi-Monte-Carlo averages agree with the exact values and carry honest errors."""
+"""Monte Carlo and quasi-Monte-Carlo averages agree with exact values within their errors."""
 
 import itertools
 
@@ -165,5 +165,3 @@ def test_methods_are_needed_where_no_exact_average_exists():
         lp.output_error(HEAD, lp.Uniform(2, 1.0), Z, 20.0)
     with pytest.raises(ValueError, match=r"pass QuasiMonteCarlo\(jax.random.key\(0\)"):
         lp.output_error(HEAD, lp.Uniform(2, 1.0), Z, 20.0, lp.QuasiMonteCarlo())
-    with pytest.raises(ValueError, match=r"lp.Exact\(\), lp.QuasiMonteCarlo\(key\)"):
-        lp.output_error(HEAD, GAUSSIAN, Z, 20.0, "exact")  # pyright: ignore[reportArgumentType]

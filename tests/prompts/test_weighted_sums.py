@@ -1,4 +1,6 @@
-"""Sums over sampled tokens: by blocks, by the CPU's kernel and by the GPU's (interpreted), judged by NumPy on the same normals."""
+"""Sums over sampled tokens: by blocks, by the CPU's kernel and by the GPU's (interpreted), judged
+by NumPy on the same normals.
+"""
 
 import jax
 import jax.numpy as jnp
@@ -39,7 +41,9 @@ def _oracle(prompt, L, sigma, layout, dtype):
 
 
 def _scales(sigmas, layout, dtype):
-    """What weighted_sums takes: deviations of scores, and the direction of values where there are some."""
+    """What weighted_sums takes: deviations of scores, and the direction of values where there are
+    some.
+    """
     further = () if layout is _SCORES else (COSINE, SINE)
     return (jnp.asarray(sigmas, dtype), *(jnp.full(len(sigmas), x, dtype) for x in further))
 

@@ -1,12 +1,14 @@
-"""Assumption 3.3 of Boursier & Boyer for a configuration: nine tilted moments, orders 0, 4, 8 in token and query.
+"""Assumption 3.3 of Boursier & Boyer: nine tilted moments, orders 0, 4, 8 in token and query.
 
-We could not access the published statement of the assumption; two readings are computed, which agree with E|x|^p E|z|^q at U = 0:
+We could not access the published statement of the assumption and implement two readings of it,
+which agree with E|x|^p E|z|^q at U = 0:
 
-    tilted   E_z[ |z|^q  E|x|^p under the tilted law mu_{Uz} ]          (the law attention averages over)
-    joint    E_{x,z}[ |x|^p |z|^q e^{<x, Uz>} ]                         (the exponential before normalisation)
+    tilted   E_z[ |z|^q  E|x|^p under the tilted law mu_{Uz} ]     (the law attention averages over)
+    joint    E_{x,z}[ |x|^p |z|^q e^{<x, Uz>} ]                    (before normalisation)
 
-For Gaussian tokens and queries both are polynomial moments of one Gaussian vector, closed form. The joint one is infinite as
-soon as |G^{1/2} U C^{1/2}|_2 >= 1: the exponential of a product of two Gaussians outgrows their densities.
+For Gaussian tokens and queries both are polynomial moments of one Gaussian vector, in closed form.
+The joint one is infinite as soon as |G^{1/2} U C^{1/2}|_2 >= 1: the exponential of a product of two
+Gaussians outgrows their densities.
 """
 
 import itertools
@@ -50,7 +52,8 @@ def assumption_3_3(
     >>> import largeprompt as lp
     >>> mu = lp.Gaussian(jnp.zeros(1), jnp.eye(1))
     >>> moments = lp.assumption_3_3(lp.Head(U=2 * jnp.eye(1), V=jnp.eye(1)), mu, mu)
-    >>> print(moments.tilted.values[1, 0], moments.joint.values[1, 0])  # x given z is N(2z, 1): E x^4 = 3 * 5^2
+    >>> # x given z is N(2z, 1): E x^4 = 3 * 5^2
+    >>> print(moments.tilted.values[1, 0], moments.joint.values[1, 0])
     75.0 inf
     >>> print(moments.why.values[1, 0])
     |G^(1/2) U C^(1/2)| = 2 >= 1: e^<x,Uz> outgrows the Gaussian densities
@@ -139,7 +142,9 @@ def _joint(
 
 
 def _joint_gaussian(head: Head, mu: Gaussian, nu: Gaussian) -> _Moments:
-    """x = m + Bg, z = a + Dh: under e^{<x,Uz>} the vector (g, h) is Gaussian with precision I - [[0, B'UD], [., 0]]."""
+    """x = m + Bg, z = a + Dh: under e^{<x,Uz>} the vector (g, h) is Gaussian with precision I -
+    [[0, B'UD], [., 0]].
+    """
     U, G, m, C, a = _numbers(head.U, mu.covariance, mu.centre, nu.covariance, nu.centre)
     d, B, D = len(G), covariance_root(G), covariance_root(C)
     coupling = B.T @ U @ D
@@ -159,10 +164,11 @@ def _joint_gaussian(head: Head, mu: Gaussian, nu: Gaussian) -> _Moments:
 
 
 def _even_moments(centre: np.ndarray, factor: np.ndarray, d: int) -> np.ndarray:
-    """E|x|^p |z|^q for (x, z) = centre + factor g, p and q in ORDERS, from the joint cumulants of |x|^2 and |z|^2.
+    """E|x|^p |z|^q for (x, z) = centre + factor g, p and q in ORDERS, from the joint cumulants of
+    |x|^2 and |z|^2.
 
-    ln E e^{s|x|^2 + t|z|^2} = sum_n 2^{n-1} tr(M^n)/n + 2^{n-1} b'M^{n-1}b with M = s X + t Z: a power series in (s, t), whose
-    exponential has the moments as coefficients.
+    ln E e^{s|x|^2 + t|z|^2} = sum_n 2^{n-1} tr(M^n)/n + 2^{n-1} b'M^{n-1}b with M = s X + t Z: a
+    power series in (s, t), whose exponential has the moments as coefficients.
     """
     select = [np.zeros((len(centre),) * 2) for _ in range(2)]
     select[0][:d, :d], select[1][d:, d:] = np.eye(d), np.eye(d)
@@ -173,7 +179,8 @@ def _even_moments(centre: np.ndarray, factor: np.ndarray, d: int) -> np.ndarray:
     powers: dict[tuple[int, int], np.ndarray] = {(0, 0): np.eye(len(X))}
     log[1, 0], log[0, 1] = (centre @ S @ centre for S in select)
     for n in range(1, 2 * _HALF + 1):
-        # the noncentral term of order n + 1 is 2^n (b's)(M^{n-1})(b's), from the powers of order n - 1
+        # the noncentral term of order n + 1 is 2^n (b's)(M^{n-1})(b's), from the powers of order n
+        # - 1
         for (j, k), power in powers.items():
             for (one, p), (two, q) in itertools.product(enumerate(pulls), repeat=2):
                 at = (j + (one == 0) + (two == 0), k + (one == 1) + (two == 1))

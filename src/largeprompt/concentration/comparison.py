@@ -33,7 +33,8 @@ def limit_comparison(
     >>> import largeprompt as lp
     >>> head, nu = lp.Head(U=jnp.eye(2), V=jnp.eye(2)), lp.Dirac(jnp.ones(2))
     >>> far = lp.limit_comparison(head, lp.Rademacher(2), nu, [1e9])
-    >>> print(f"{float(far.own_limit[0]):.1e} {float(far.linear[0]):.4f}")  # 2 (1 - tanh 1)^2 is left
+    >>> # the distance between the limits, 2 (1 - tanh 1)^2, is left
+    >>> print(f"{float(far.own_limit[0]):.1e} {float(far.linear[0]):.4f}")
     5.6e-10 0.1137
     """
     check_dimensions(head, mu, nu)

@@ -70,7 +70,7 @@ def concentration_curve(
 
 
 def local_slope(lengths: np.ndarray, values: Values) -> np.ndarray:
-    """d ln value / d ln L: the derivative where it is known, otherwise differences of neighbours."""
+    """d ln value / d ln L: the derivative where known, otherwise differences of neighbours."""
     finite = np.isfinite(lengths) & (values.value > 0)
     slope = np.full(len(lengths), np.nan)
     if values.slope is not None:

@@ -119,12 +119,13 @@ def _search(error: AlongLength, target: float) -> PromptLength:
     if last == len(lengths) - 1:
         left = float(error(lengths[-1:]).value[0])
         sentence = (
-            f"No prompt of up to {LONGEST:g} tokens is long enough: the squared error is still {left:.3g} there, "
-            f"above {target:.3g}."
+            f"No prompt of up to {LONGEST:g} tokens is long enough: the squared error is still "
+            f"{left:.3g} there, above {target:.3g}."
         )
         return PromptLength(math.inf, left, target, sentence)
     low, high = (lengths[last], lengths[last + 1]) if above.size else (1.0, 1.0)
-    # whole tokens, or nine digits of the length where whole tokens are beyond the accuracy of the error
+    # whole tokens, or nine digits of the length where whole tokens are beyond the accuracy of the
+    # error
     while high - low > max(1.0, 1e-9 * high):
         inside = np.unique(np.round(np.geomspace(low, high, 18)[1:-1]))
         large = too_large(inside)

@@ -106,7 +106,8 @@ class _Block(NamedTuple):
     decay: Float[
         Array, "block atoms"
     ]  # exp(-t e^s), relative to the slowest, so that it does not underflow
-    # decay; but where t < 1 its difference to t = 0, by expm1: a sum E_t[u f] that vanishes at t = 0
+    # decay; but where t < 1 its difference to t = 0, by expm1: a sum E_t[u f] that vanishes at t =
+    # 0
     # is then as small as its terms
     change: Float[Array, "block atoms"]
     total: Float[Array, " block"]  # the sum of w decay,

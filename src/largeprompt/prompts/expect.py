@@ -43,9 +43,10 @@ def expect(
     >>> import largeprompt as lp
     >>> head = lp.Head(U=jnp.eye(2), V=jnp.eye(2))
     >>> mu = lp.Gaussian(jnp.zeros(2), jnp.eye(2))
-    >>> at_a_query = lp.expect(lp.OutputError(), head, mu, jnp.ones(2), L=1000)
-    >>> sampled = lp.expect(lp.OutputError(), head, mu, jnp.ones(2), 1000, lp.MonteCarlo(jax.random.key(0)))
-    >>> print(at_a_query.value.round(6), bool(abs(sampled.value - at_a_query.value) < 4 * sampled.error))
+    >>> exact = lp.expect(lp.OutputError(), head, mu, jnp.ones(2), L=1000)
+    >>> method = lp.MonteCarlo(jax.random.key(0))
+    >>> sampled = lp.expect(lp.OutputError(), head, mu, jnp.ones(2), 1000, method)
+    >>> print(exact.value.round(6), bool(abs(sampled.value - exact.value) < 4 * sampled.error))
     0.025854 True
     >>> over_queries = lp.expect(lp.OutputError(), head, mu, mu, L=jnp.array([10.0, 1e6]))
     >>> print(over_queries.value.round(6))
@@ -69,7 +70,8 @@ def finite_mean(
     >>> import largeprompt as lp
     >>> head = lp.Head(U=jnp.eye(1), V=jnp.eye(1))
     >>> mu = lp.Gaussian(jnp.zeros(1), jnp.eye(1))
-    >>> print(lp.finite_mean(head, mu, jnp.ones(1), jnp.array([1.0, 100.0, jnp.inf])).ravel().round(4))
+    >>> lengths = jnp.array([1.0, 100.0, jnp.inf])
+    >>> print(lp.finite_mean(head, mu, jnp.ones(1), lengths).ravel().round(4))
     [0.     0.9745 1.    ]
     """
     return expect(Output(), head, mu, z, L, method).value
@@ -87,7 +89,8 @@ def finite_second_moment(
     >>> import jax.numpy as jnp
     >>> import largeprompt as lp
     >>> head = lp.Head(U=jnp.eye(1), V=jnp.eye(1))
-    >>> print(lp.finite_second_moment(head, lp.Gaussian(jnp.zeros(1), jnp.eye(1)), jnp.ones(1), 1.0))
+    >>> mu = lp.Gaussian(jnp.zeros(1), jnp.eye(1))
+    >>> print(lp.finite_second_moment(head, mu, jnp.ones(1), 1.0))
     [[1.]]
     """
     return expect(SecondMoment(), head, mu, z, L, method).value
@@ -108,7 +111,8 @@ def output_error(
     >>> import jax.numpy as jnp
     >>> import largeprompt as lp
     >>> head = lp.Head(U=jnp.eye(1), V=jnp.eye(1))
-    >>> print(lp.output_error(head, lp.Gaussian(jnp.zeros(1), jnp.eye(1)), jnp.ones(1), 1e9).round(14))
+    >>> mu = lp.Gaussian(jnp.zeros(1), jnp.eye(1))
+    >>> print(lp.output_error(head, mu, jnp.ones(1), 1e9).round(14))
     5.43656e-09
     """
     return expect(OutputError(), head, mu, z, L, method).value

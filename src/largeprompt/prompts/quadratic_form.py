@@ -16,7 +16,9 @@ The trapezoidal rule in r therefore needs neither a search for the mass nor a cu
 from the vertical. On it E e^{-pS + ps}, central or not, falls from its value at the saddle: with
 y_i = rho_i (p - saddle),
 
-    exponent = sum_i [y_i - log(1 + y_i)]/2 + tau_i y_i^2/(1 + y_i),      Re <= 0 for angles below 45 degrees.
+    exponent = sum_i [y_i - log(1 + y_i)]/2 + tau_i y_i^2/(1 + y_i),
+
+whose real part is <= 0 for angles below 45 degrees.
 
 *Certificate.* E[q e^{-pS}] is known at every real p: the rule must reproduce it across the window,
 and E S. The largest relative gap is part of the error of every average.
@@ -33,7 +35,8 @@ _ANGLE = math.pi / 8  # halfway between the vertical and 45 degrees: the widest 
 _CONTOUR_STEP = 0.07  # e^{-2 pi _ANGLE / step} = 5e-16
 _TILTS = 24  # real p at which the rule is compared with E[q e^{-pS}]
 _WORK = 2**21  # complex numbers worked on at once
-_FLOOR = 1e-20  # of E S: below, E[q / S^power | S] is continued as a constant, since q is lost in rounding
+# of E S: below, E[q / S^power | S] is continued as a constant, since q is lost in rounding
+_FLOOR = 1e-20
 
 
 class Feature(NamedTuple):

@@ -1,4 +1,5 @@
-"""What is averaged over prompts: the output, its second moment, squared errors, or any function of it.
+"""What is averaged over prompts: the output, its second moment, squared errors, or any function of
+it.
 
 T_L is the output of a random prompt of L tokens at a query z, T the output of the infinite prompt.
 """

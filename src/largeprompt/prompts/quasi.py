@@ -12,8 +12,8 @@ weights
 
     d mu / d(mu/2 + mu_u/4 + mu_2u/4) = 1 / (1/2 + e^{s - psi(u)}/4 + e^{2s - psi(2u)}/4),
 
-s = <u, x>, wherever a tilt can be sampled. The weighted points must reproduce E e^{2s} = e^{psi(2u)},
-which every measure knows; what they miss of it is part of the error.
+s = <u, x>, wherever a tilt can be sampled. The weighted points must reproduce E e^{2s} =
+e^{psi(2u)}, which every measure knows; what they miss of it is part of the error.
 """
 
 import math

@@ -114,7 +114,8 @@ def _interpolated(
     few_weighted: np.ndarray,
     geometric: bool,
 ) -> Average:
-    """Many atoms as few: h is replaced by its Chebyshev interpolant in x = sqrt(1 + S), whose values the weights multiply.
+    """Many atoms as few: h is replaced by its Chebyshev interpolant in x = sqrt(1 + S), whose
+    values the weights multiply.
 
     The coarse rule has every other Chebyshev point, the interpolant of half the degree.
     """
