@@ -1,4 +1,4 @@
-"""Panels for the browser: hover for values, click a name to hide its curve, switch axes between log and linear."""
+"""Panels for the browser, drawn by plotly."""
 
 import json
 import re
@@ -30,12 +30,12 @@ _GREEK = {
 
 
 def library() -> str:
-    """The plotting library's script, to be embedded once."""
+    """Source of plotly's script, to be embedded once."""
     return require("plotly.offline", extra="report").get_plotlyjs()
 
 
 def plain(text: str) -> str:
-    r"""TeX of a label as HTML: the library of the page has no TeX of its own without a network.
+    r"""TeX of a label as HTML, since plotly cannot typeset TeX without a network.
 
     >>> plain("prompt length $L$"), plain(r"$L=10^{6}$"), plain(r"$x=\sigma^2/\ln L$")
     ('prompt length L', 'L=10<sup>6</sup>', 'x=σ<sup>2</sup>/ln L')
@@ -48,7 +48,7 @@ def plain(text: str) -> str:
 
 
 def plot(panel: Panel) -> str:
-    """One panel as JSON for the page's script."""
+    """One panel as JSON for the script of the page."""
     plotly = require("plotly.graph_objects", extra="report")
     figure = plotly.Figure([_trace(panel, series) for series in panel.series])
     figure.update_layout(
@@ -98,5 +98,5 @@ def _trace(panel: Panel, series: Series) -> dict:
 
 
 def _rounded(values: np.ndarray) -> list[float]:
-    """Seven digits: what a screen can show, at a third of the size."""
+    """Round to seven digits, which takes a third of the space."""
     return [float(f"{value:.7g}") for value in values]

@@ -13,7 +13,7 @@ from ...concentration import Quantity
 
 
 class Atoms(NamedTuple):
-    """A law of finitely many points in the plane."""
+    """A law of finitely many points."""
 
     points: np.ndarray
     weights: np.ndarray
