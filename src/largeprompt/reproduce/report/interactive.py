@@ -20,11 +20,15 @@ _LEGEND = {  # below the axes, in two columns
     "entrywidthmode": "fraction",
     "font": {"size": 12},
 }
-_GREEK = {
+_SYMBOLS_OF_TEX = {
     r"\sigma": "σ",
     r"\mu": "μ",
+    r"\epsilon": "ε",
     r"\partial": "∂",
+    r"\infty": "∞",
     r"\ln": "ln",
+    r"\log": "log",
+    r"\pm": "±",
     r"\,": " ",
 }
 
@@ -40,7 +44,7 @@ def plain(text: str) -> str:
     >>> plain("prompt length $L$"), plain(r"$L=10^{6}$"), plain(r"$x=\sigma^2/\ln L$")
     ('prompt length L', 'L=10<sup>6</sup>', 'x=σ<sup>2</sup>/ln L')
     """
-    for name, letter in _GREEK.items():
+    for name, letter in _SYMBOLS_OF_TEX.items():
         text = text.replace(name, letter)
     text = re.sub(r"\^\{([^}]*)\}|\^(.)", lambda m: f"<sup>{m[1] or m[2]}</sup>", text)
     text = re.sub(r"_\{([^}]*)\}|_(.)", lambda m: f"<sub>{m[1] or m[2]}</sub>", text)
