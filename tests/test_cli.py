@@ -188,7 +188,7 @@ def test_training_commands_report_user_errors_without_traceback(
 
 
 def test_keep_compiled_programs_uses_the_cache_folder_of_the_user(tmp_path, monkeypatch):
-    """A folder of the user's choice wins; where none can be made nothing is kept, and nothing fails."""
+    """A folder chosen by the user wins; without a usable folder nothing is cached."""
     variables = ("JAX_COMPILATION_CACHE_DIR", "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS")
     for name in variables:
         monkeypatch.delenv(name, raising=False)
@@ -208,7 +208,7 @@ def test_keep_compiled_programs_uses_the_cache_folder_of_the_user(tmp_path, monk
 
 
 def test_compile_quickly_sets_the_older_emitter_unless_the_user_chose(monkeypatch):
-    """XLA aborts on a flag it does not know: only versions that were tried get it."""
+    """XLA aborts on unknown flags, so only known versions of jaxlib get it."""
     monkeypatch.setenv("XLA_FLAGS", "--xla_dump_to=here")
     _compiling.compile_quickly()
     assert os.environ["XLA_FLAGS"] == "--xla_dump_to=here --xla_cpu_use_fusion_emitters=false"

@@ -31,7 +31,8 @@ def _lengths(text: str) -> list[float]:
         return [float(part) for part in text.split(",")]
     except ValueError as error:
         raise ValueError(
-            f"--lengths must be numbers separated by commas, as in 10,100,1e9,inf; received {text!r}"
+            "--lengths must be numbers separated by commas, as in 10,100,1e9,inf; "
+            f"received {text!r}"
         ) from error
 
 
@@ -50,11 +51,11 @@ def risk(
     noise: Noise = 0.1,
     task_scale: TaskScale = 0.2,
     lengths: Lengths = "10,30,100,300,1000",
-    seed: Annotated[int, typer.Option(help="Seed of the ridge regression's average.")] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of the average for ridge regression.")] = 0,
     out: Out = None,
     figure: Figure = None,
 ) -> None:
-    """Risk of linear regression in context: best softmax head, best linear head, ridge regression."""
+    """Risk of linear regression in context: best softmax head, best linear head and ridge."""
     check_targets(out, figure)
     wanted = _lengths(lengths)
     use_float64()
@@ -72,7 +73,7 @@ def risk(
         for L, s, li, r, e in zip(*columns, strict=True)
     ]
     print_table(["L", "softmax", "linear", "ridge (Bayes)"], rows, "risk of the best head")
-    typer.echo(f"noise floor {data.attrs['bayes_risk']:g}; heads exact, ridge sampled")
+    typer.echo(f"noise floor {data.attrs['bayes_risk']:g}; heads are exact, ridge is sampled")
     if out is not None:
         write_netcdf(data, out)
     if figure is not None:
@@ -152,7 +153,7 @@ def train(
         Literal["paper", "released-code", "theory"],
         typer.Option(help="The experiment as described, as distributed, or as in the theory."),
     ] = "paper",
-    steps: Annotated[int, typer.Option(help="Steps of SGD; 300,000 were published.")] = 3000,
+    steps: Annotated[int, typer.Option(help="Steps of SGD; the paper has 300,000.")] = 3000,
     lengths: Lengths = "10,100,1000",
     seeds: Annotated[int, typer.Option(help="Independent repetitions.")] = 1,
     method: Annotated[
@@ -162,8 +163,8 @@ def train(
             "whole tokens."
         ),
     ] = "scores",
-    full: Annotated[bool, typer.Option("--full", help="Published steps and lengths.")] = False,
-    seed: Annotated[int, typer.Option(help="Seed; 327 was published.")] = 327,
+    full: Annotated[bool, typer.Option("--full", help="Steps and lengths of the paper.")] = False,
+    seed: Annotated[int, typer.Option(help="Seed; the paper has 327.")] = 327,
     out: Annotated[
         Path | None, typer.Option("--out", help="New folder for checkpoints, data and figures.")
     ] = None,

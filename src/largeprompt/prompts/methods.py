@@ -2,8 +2,7 @@
 
 import math
 from abc import abstractmethod
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -17,6 +16,7 @@ from jaxtyping import Array, Key
 from .. import _checks, _devices
 from .._float64 import in_float64, is_traced
 from .._lengths import length_array, longest_finite, token_count
+from .._progress import progress_bar
 from .._typing import ArrayInput, KeyInput
 from ..attention import Head
 from ..attention.softmax import inside_domain, queries_of
@@ -276,7 +276,7 @@ class MonteCarlo(AbstractMethod):
 
     @property
     def words(self) -> str:
-        return "sampled prompts"
+        return "Monte Carlo"
 
     def average(self, function: Callable[[Key[Array, ""]], Array], *, numbers: int = 1) -> Estimate:
         """Mean of `function(key)` over independent keys, with its standard error.
@@ -295,7 +295,7 @@ class MonteCarlo(AbstractMethod):
         draw = _draws if self.mesh is None else partial(_draws_on, self.mesh)
         values: list[np.ndarray] = []
         done, check = 0, min(_FIRST_CHECK, budget)
-        with _progress_bar(budget, self.progress) as advance:
+        with progress_bar("replicates (at most)", budget, shown=self.progress) as advance:
             while True:
                 while done < check:
                     # the last batch is drawn whole and cut, so that no new shape is compiled
@@ -434,17 +434,3 @@ def _summary(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     if n == 1:
         return np.asarray(values[0]), np.full(values.shape[1:], np.inf)
     return np.asarray(values.mean(axis=0)), np.asarray(values.std(axis=0, ddof=1) / math.sqrt(n))
-
-
-@contextmanager
-def _progress_bar(budget: int, shown: bool) -> Iterator[Callable[[int], object]]:
-    """A function that reports replicates to a progress bar on standard error, if `shown`."""
-    if not shown:
-        yield lambda _: None
-        return
-    from rich.console import Console
-    from rich.progress import Progress
-
-    with Progress(console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("replicates (at most)", total=budget)
-        yield lambda count: bar.advance(task, count)

@@ -5,6 +5,7 @@ study; the public `plot_*` function draws it for a user.
 """
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -101,7 +102,8 @@ def plot_risks(data: xr.Dataset) -> "Figure":
     >>> [text.get_text() for text in figure.legends[0].get_texts()]
     ['best softmax head', 'best linear head', 'ridge regression (Bayes)']
     """
-    return draw([risk_panels(data, data.attrs["bayes_risk"])[1]])
+    excess = risk_panels(data, data.attrs["bayes_risk"])[1]
+    return draw([replace(excess, title="")])
 
 
 class Trained(NamedTuple):

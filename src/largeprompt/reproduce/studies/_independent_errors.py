@@ -13,7 +13,7 @@ ErrorOf = Literal["output", "gradient_U", "gradient_V"]
 
 
 class Atoms(NamedTuple):
-    """A law of finitely many points in the plane."""
+    """A law of finitely many points."""
 
     points: np.ndarray
     weights: np.ndarray
