@@ -20,18 +20,22 @@ def average_curve() -> Iterator[Row]:
     head = lp.Head(U=np.eye(5), V=np.eye(5))
     mu = lp.Gaussian(np.zeros(5), np.eye(5))
     lengths, short = np.geomspace(2, 1e12, 60), [10, 100, 1000]
-    options = {"method": "montecarlo", "relative_error": 0.05, "max_replicates": 5_000}
     seeds = iter(range(10**6))
 
     def sampled() -> object:
         key = jax.random.key(next(seeds))
-        return lp.concentration_curve(head, mu, mu, short, key=key, **options)
+        method = lp.MonteCarlo(key, relative_error=0.05, max_replicates=5_000)
+        return lp.concentration_curve(head, mu, mu, short, method=method)
 
     times = race(
         {
-            "output": lambda: lp.concentration_curve(head, mu, mu, lengths, "output"),
-            "gradient_V": lambda: lp.concentration_curve(head, mu, mu, lengths, "gradient_V"),
-            "gradient_U": lambda: lp.concentration_curve(head, mu, mu, lengths, "gradient_U"),
+            "output": lambda: lp.concentration_curve(head, mu, mu, lengths),
+            "gradient_V": lambda: lp.concentration_curve(
+                head, mu, mu, lengths, lp.GradientError("V")
+            ),
+            "gradient_U": lambda: lp.concentration_curve(
+                head, mu, mu, lengths, lp.GradientError("U")
+            ),
             "sampled": sampled,
         },
         rounds=3,

@@ -14,14 +14,17 @@ import torch  # pyright: ignore[reportMissingImports]  # an optional extra
 import largeprompt as lp
 from largeprompt.dynamics.experiment import PUBLISHED, published_init, published_task
 from largeprompt.dynamics.group import advance
-from largeprompt.dynamics.oracles import OracleName, make_oracle
-from largeprompt.icl.task import Attention
+from largeprompt.icl import Attention
 
 from .rows import Row
 from .timing import Timing, race
 
 _D = PUBLISHED.inputs + 1
-_ORACLES: tuple[OracleName, ...] = ("prompts", "reduced", "exact")
+_METHODS: dict[str, lp.AbstractMethod] = {
+    "whole tokens": lp.MonteCarlo(whole_tokens=True),
+    "scores": lp.MonteCarlo(),
+    "exact": lp.Exact(),
+}
 _TOGETHER = 8
 
 
@@ -108,17 +111,16 @@ def _plain_jax_steps(L: int, attention: Attention) -> Callable[[int], object]:
     return lambda count: jax.block_until_ready(run(weights, jnp.asarray(count)))
 
 
-def _our_steps(name: OracleName, kinds: list[tuple[float, Attention]]) -> Callable[[int], object]:
+def _our_steps(name: str, kinds: list[tuple[float, Attention]]) -> Callable[[int], object]:
     """Steps of our descent, one run for each kind, trained together."""
     exact = name == "exact"
     dtype = jnp.float64 if exact else jnp.float32
     with jax.enable_x64(exact):
         task, optimiser = published_task(), optax.sgd(2 * PUBLISHED.rate)
         longest = max(L for L, _ in kinds)
-        oracles = [
-            make_oracle(task, *kind, name, PUBLISHED.batch, dtype, longest) for kind in kinds
-        ]
-        oracles = jax.tree.map(lambda *leaves: jnp.asarray(np.stack(leaves)), *oracles)
+        method, batch = _METHODS[name], PUBLISHED.batch
+        losses = [task.batch_loss(*kind, method, batch, dtype, longest) for kind in kinds]
+        losses = jax.tree.map(lambda *leaves: jnp.asarray(np.stack(leaves)), *losses)
         init = published_init(jax.random.key(0))
         params = jax.tree.map(lambda a: jnp.stack([a.astype(dtype)] * len(kinds)), init)
         state = (params, jax.vmap(optimiser.init)(params))
@@ -127,7 +129,7 @@ def _our_steps(name: OracleName, kinds: list[tuple[float, Attention]]) -> Callab
     def steps(count: int) -> object:
         with jax.enable_x64(exact):
             bounds = jnp.asarray(0, jnp.int32), jnp.asarray(count, jnp.int32)
-            return jax.block_until_ready(advance(oracles, optimiser, keys, state, *bounds))
+            return jax.block_until_ready(advance(losses, optimiser, keys, state, *bounds))
 
     return steps
 
@@ -137,7 +139,7 @@ def _contestants(L: int, attention: Attention) -> dict[str, Callable[[int], obje
         "PyTorch, 1 thread": _torch_steps(L, attention, 1),
         "PyTorch, all cores": _torch_steps(L, attention, os.cpu_count() or 1),
         "plain JAX": _plain_jax_steps(L, attention),
-        **{name: _our_steps(name, [(float(L), attention)]) for name in _ORACLES},
+        **{name: _our_steps(name, [(float(L), attention)]) for name in _METHODS},
     }
 
 
@@ -159,19 +161,19 @@ def sgd_step(lengths: tuple[int, ...] = (10, 100, 1000, 10_000)) -> Iterator[Row
 
     Peers: PyTorch as the published loop is written (data made on the CPU, keys and values of every
     token, one optimiser step for each batch), and the same in plain JAX in a compiled loop. Ours:
-    `prompts` draws whole prompts, `reduced` draws gradients of the same law from two normals for
-    each token, `exact` takes the conditional expectation given task and query. Runs of an
+    `whole tokens` draws whole prompts, `scores` draws gradients of the same law from two normals
+    for each token, `exact` takes the conditional expectation given task and query. Runs of an
     experiment are trained together: the table also has the time of one of eight.
     """
     for L in lengths:
-        together = _our_steps("reduced", [(float(L), "softmax")] * _TOGETHER)
+        together = _our_steps("scores", [(float(L), "softmax")] * _TOGETHER)
         found = _per_step(_contestants(L, "softmax") | {"together": together})
         found["together"] = found["together"].scaled(1 / _TOGETHER)
-        ours = dict.fromkeys(_ORACLES, "") | {"together": f", one of {_TOGETHER} runs together"}
+        ours = dict.fromkeys(_METHODS, "") | {"together": f", one of {_TOGETHER} runs together"}
         peers = {name: t.median for name, t in found.items() if name not in ours}
         for name, more in ours.items():
-            oracle = "reduced" if name == "together" else name
-            yield Row("one SGD step", f"{oracle}, L = {L:,}{more}", found[name], peers)
+            method = "scores" if name == "together" else name
+            yield Row("one SGD step", f"{method}, L = {L:,}{more}", found[name], peers)
     far = _per_step({"exact": _our_steps("exact", [(1e9, "softmax")])})["exact"]
     yield Row("one SGD step", "exact, L = 1e9", far)
 
@@ -192,16 +194,16 @@ def whole_experiment(lengths: tuple[int, ...] = (10, 100, 1000)) -> Iterator[Row
     kinds: dict[Attention, list[tuple[float, Attention]]] = {
         a: [(float(L), a) for L in PUBLISHED.lengths] for a in PUBLISHED.attentions
     }
-    # reduced prompts of each attention are one computation
+    # scores of each attention are one computation
     batches = {
         "exact": [[kind for batch in kinds.values() for kind in batch]],
-        "reduced": list(kinds.values()),
+        "scores": list(kinds.values()),
     }
-    peers = {name: t for name, t in spent.items() if name not in _ORACLES}
-    for name in ("reduced", "exact"):
+    peers = {name: t for name, t in spent.items() if name not in _METHODS}
+    for name in ("scores", "exact"):
         total = spent[name]
         yield Row("38 runs x 300,000 steps", name, Timing(total, total, total, 0.0), peers)
-    for name in ("reduced", "exact"):
+    for name in ("scores", "exact"):
         parts = _per_step({str(i): _our_steps(name, k) for i, k in enumerate(batches[name])})
         total = PUBLISHED.steps * sum(part.median for part in parts.values())
         together = Timing(total, total, total, 0.0)

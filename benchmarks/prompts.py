@@ -59,8 +59,8 @@ def exact_curve(seconds: float = 5.0, d: int = 6, L: int = 1000) -> Iterator[Row
     """The exact output error at 60 lengths from 1 to 1e12, against Monte Carlo at L = 1000.
 
     The exact method's error is its own estimate (from E (sum p)^4 = 1). Monte Carlo runs for 5 s
-    and is extrapolated, to the error it reaches in 60 s and to the time it needs for ours: its error
-    falls like one over the square root of time.
+    and is extrapolated, to the error it reaches in 60 s and to the time it needs for ours: its
+    error falls like one over the square root of time.
     """
     head, mu, z = _problem(d)
     lengths = np.logspace(0, 12, 60)

@@ -12,7 +12,7 @@ task = lp.LinearRegression(
 )
 print("     L    softmax     linear      Bayes")
 for L in (10, 100, 1000):
-    bayes = task.bayes_risk(L, jax.random.key(0))
+    bayes = task.bayes_risk(L, lp.MonteCarlo(jax.random.key(0)))
     softmax, linear = task.minimiser(L).risk, task.minimiser(L, "linear").risk
     print(f"{L:6d}   {softmax:.6f}   {linear:.6f}   {bayes.value:.6f}")
 print(f"   inf   {task.bayes_risk(np.inf).value:.6f} for all three")

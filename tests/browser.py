@@ -1,4 +1,4 @@
-"""A real browser for the tests of the report: Chromium as the system provides it, driven by Playwright."""
+"""A real browser for the tests of the report: the system's Chromium, driven by Playwright."""
 
 import os
 import shutil
@@ -10,11 +10,11 @@ import pytest
 from playwright.sync_api import Page, sync_playwright
 
 _NAMES = ("chromium", "chromium-browser", "google-chrome")
-REQUIRED = "LARGEPROMPT_BROWSER_REQUIRED"  # set where a missing browser is a mistake, not a choice
+REQUIRED = "LARGEPROMPT_BROWSER_REQUIRED"  # if set, a missing browser fails the tests
 
 
 def executable() -> str:
-    """The browser's path. Without one the test is skipped, or fails where one is required."""
+    """Path of the browser. Without one the test is skipped, or fails if one is required."""
     found = next(filter(None, map(shutil.which, _NAMES)), None)
     if found is None:
         text = f"no browser: install one of {', '.join(_NAMES)} (Debian: apt-get install chromium)"
@@ -26,9 +26,9 @@ def executable() -> str:
 
 @contextmanager
 def opened(page: Path, width: int, height: int) -> Iterator[tuple[Page, list[str]]]:
-    """The page in a window of that size, without network, and what went wrong in it so far."""
+    """Open the page in a window of that size, without network; yields it and a list of errors."""
     with sync_playwright() as driver:
-        # the sandbox of the browser needs rights that containers lack; the only page it opens is ours
+        # containers lack the rights that the sandbox needs; the only page opened is ours
         browser = driver.chromium.launch(executable_path=executable(), args=["--no-sandbox"])
         try:
             context = browser.new_context(viewport={"width": width, "height": height}, offline=True)

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import largeprompt as lp
-from largeprompt.icl.task import Attention
+from largeprompt.icl import Attention
 
 
 def main() -> dict[str, float]:
@@ -47,21 +47,19 @@ def main() -> dict[str, float]:
     draw = (key, head, mu, z[0], 70, 21)
     gap("outputs", lp.sample_outputs(*draw), lp.sample_outputs(*draw, mesh=mesh))
     gap("gradients", lp.sample_gradients(*draw, y), lp.sample_gradients(*draw, y, mesh=mesh))
-    ask = (key, "output_error", head, lp.Rademacher(3), z[0], 20)
-    options = {"max_replicates": 300, "relative_error": 1e-9}
-    gap("estimate", lp.estimate(*ask, **options)[:2], lp.estimate(*ask, **options, mesh=mesh)[:2])
-    gap(
-        "estimate of a function",
-        lp.estimate(key, _square, **options)[:2],
-        lp.estimate(key, _square, **options, mesh=mesh)[:2],
-    )
+    methods = [
+        lp.MonteCarlo(key, max_replicates=300, relative_error=1e-9, mesh=m) for m in (None, mesh)
+    ]
+    ask = (lp.OutputError(), head, lp.Rademacher(3), z[0], 20)
+    gap("MonteCarlo", *(lp.expect(*ask, method)[:2] for method in methods))
+    gap("MonteCarlo of a function", *(method.average(_square)[:2] for method in methods))
 
     task, runs = lp.LinearRegression(np.eye(2), noise_variance=0.1), 5
     softmax: list[Attention] = ["softmax"] * runs
     start = lp.BlockParams(0.5 * np.eye(2), 0.5)
     starts = jax.tree.map(lambda leaf: jnp.stack([leaf] * runs), start)
     keys = jax.random.split(key, runs)
-    for oracle in ("exact", "reduced"):
+    for method in (lp.Exact(), lp.MonteCarlo()):
         trained = [
             lp.descend_many(
                 keys,
@@ -70,13 +68,16 @@ def main() -> dict[str, float]:
                 [20] * runs,
                 30,
                 16,
-                oracle=oracle,
+                method=method,
                 attention=softmax,
                 mesh=m,
             )
             for m in (None, mesh)
         ]
-        gap(f"descent, {oracle}", *[[run.params for run in group] for group in trained])
+        gap(
+            f"descent, {type(method).__name__}",
+            *[[run.params for run in group] for group in trained],
+        )
     return found
 
 

@@ -86,7 +86,8 @@ def _sampled(seed):
 
 def _estimated(seed):
     _, head, mu, z = _case(seed)
-    return lp.estimate(jax.random.key(seed), "output_error", head, mu, z, 20, max_replicates=128)
+    method = lp.MonteCarlo(jax.random.key(seed), max_replicates=128)
+    return lp.expect(lp.OutputError(), head, mu, z, 20, method)[:2]
 
 
 def _curve(seed):
@@ -114,8 +115,8 @@ def _descent(seed):
     start = lp.HeadParams(rng.normal(size=(3, 3)), rng.normal(size=3))
     options = {"batch": 8, "record_every": 4, "optimiser": optax.sgd(optax.constant_schedule(1e-2))}
     key = jax.random.key(seed)
-    exact = lp.descend(key, task, start, 50.0 + seed, 4, oracle="exact", **options)
-    return exact, lp.descend(key, task, start, 500 - seed, 4, oracle="reduced", **options)
+    exact = lp.descend(key, task, start, 50.0 + seed, 4, method=lp.Exact(), **options)
+    return exact, lp.descend(key, task, start, 500 - seed, 4, method=lp.MonteCarlo(), **options)
 
 
 CASES: list[Callable[[int], object]] = [
@@ -159,7 +160,7 @@ def test_descend_with_another_optimiser_is_another_program():
 
     def run(optimiser):
         key = jax.random.key(0)
-        return lp.descend(key, task, start, 50, 2, 4, optimiser, oracle="exact").final.b
+        return lp.descend(key, task, start, 50, 2, 4, optimiser, method=lp.Exact()).final.b
 
     first = [run(make()) for make in optimisers]
     with _compilations() as seen:

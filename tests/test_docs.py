@@ -113,7 +113,7 @@ _NUMBER = re.compile(r"(\d+(?:\.(\d*))?(?:e([+-]?\d+))?)")
 
 def _same_text(printed: str, shown: str) -> bool:
     def unit(match: re.Match) -> float:
-        """One unit of the last digit, at least 1e-12 of the number: processors round differently."""
+        """One unit of the last digit, at least 1e-12 of the number (rounding differs)."""
         last_digit = 10.0 ** (int(match[3] or 0) - len(match[2] or ""))
         return max(1.001 * last_digit, 1e-12 * float(match[1]))
 

@@ -1,4 +1,4 @@
-"""The CPU's kernels, judged by NumPy in float64; that XLA does their work where they are not installed."""
+"""The C++ kernels against NumPy in float64, and the fallback to XLA without them."""
 
 import ctypes.util
 import os
@@ -12,7 +12,7 @@ import pytest
 import largeprompt as lp
 from largeprompt import _native
 from largeprompt.attention import engines
-from largeprompt.prompts import _weighted_sums
+from largeprompt.prompts import weighted_sums
 from largeprompt.prompts.normals import threefry
 from largeprompt.prompts.sampling import SCORES_AND_VALUES
 
@@ -63,7 +63,7 @@ def test_tilted_moments_agree_with_numpy(n, d, q, weighted):
 @needs_kernels
 @pytest.mark.parametrize("d", [3, 40])
 @pytest.mark.parametrize("scale", [1e-30, 1e4, 1e34])
-def test_scores_of_every_size(d, scale):
+def test_tilted_moments_of_scores_of_every_size(d, scale):
     """From no tilt to one that only the largest score survives."""
     points = _tokens(500, d)
     tilt = (scale * np.eye(d)[:1]).astype(np.float32)
@@ -74,7 +74,7 @@ def test_scores_of_every_size(d, scale):
 
 @needs_kernels
 @pytest.mark.parametrize("d", [3, 40])
-def test_what_is_not_finite_is_not_hidden(d):
+def test_tilted_moments_propagate_nan_and_infinity(d):
     points, tilts = _tokens(500, d), np.full((2, d), 1e30, np.float32)
     strange = np.zeros(500, np.float32)
     strange.view(np.uint32)[7] = 0x7FFFFFFF  # not a number, with every other bit set
@@ -105,7 +105,7 @@ def test_what_is_not_finite_is_not_hidden(d):
     ],
 )
 @pytest.mark.parametrize("weighted", [False, True])
-def test_batches(near, far, weighted):
+def test_tilted_moments_of_batches(near, far, weighted):
     """Under `vmap`, twice, with arguments shared or not."""
     n, d, q = 300, 4, 5
     full = _tokens(2, 3, n, d), _tokens(2, 3, n, seed=1), _tokens(2, 3, q, d, seed=2)
@@ -128,7 +128,7 @@ def test_batches(near, far, weighted):
 
 
 @needs_kernels
-def test_many_threads_give_the_same_bits_and_the_order_of_tokens_changes_the_last():
+def test_tilted_moments_do_not_depend_on_threads():
     points, tilts = jnp.asarray(_tokens(50_000, 20)), jnp.asarray(_tokens(2, 20))
     calls = [_native.tilted_moments(points, None, tilts) for _ in range(5)]
     for got in calls[1:]:
@@ -139,8 +139,8 @@ def test_many_threads_give_the_same_bits_and_the_order_of_tokens_changes_the_las
 
 
 @needs_kernels
-def test_sums_of_a_batch_of_prompts_are_those_of_each():
-    """Runs that train together: keys, lengths and scales of their own."""
+def test_weighted_sums_of_a_batch_are_those_of_each_prompt():
+    """A vmapped batch, each member with its own key, lengths and scales."""
     rng = np.random.default_rng(0)
     keys = jnp.asarray(rng.integers(0, 2**32, (2, 2)), jnp.uint32)
     prompts = jnp.arange(3, dtype=jnp.uint32)
@@ -157,7 +157,7 @@ def test_sums_of_a_batch_of_prompts_are_those_of_each():
 
 
 @needs_kernels
-def test_scales_that_do_not_fit_are_refused_and_no_token_gives_no_number():
+def test_weighted_sums_reject_bad_scales_and_give_nan_for_no_tokens():
     key, prompts = jnp.zeros(2, jnp.uint32), jnp.arange(3, dtype=jnp.uint32)
     two_rows = jnp.ones((2, 3), jnp.float32)
     with pytest.raises(jax.errors.JaxRuntimeError, match="scales must have"):
@@ -168,7 +168,7 @@ def test_scales_that_do_not_fit_are_refused_and_no_token_gives_no_number():
 
 
 @needs_kernels
-def test_derivatives_are_those_of_xla():
+def test_weighted_sums_and_attend_derivatives_are_those_of_xla():
     prompt, tilts = lp.Empirical(_tokens(500, 3)), jnp.asarray(_tokens(2, 3))
     assert engines._has_kernel("cpu", prompt, tilts, False)
 
@@ -182,7 +182,7 @@ def test_derivatives_are_those_of_xla():
         scales = sigma, jnp.full(2, 0.6, jnp.float32), jnp.full(2, 0.8, jnp.float32)
         names = jnp.arange(2, dtype=jnp.uint32), scales, jnp.full(2, 100, jnp.uint32)
         key = jnp.asarray([1, 2], jnp.uint32)
-        first, _ = _weighted_sums.weighted_sums(key, *names, 100, SCORES_AND_VALUES)
+        first, _ = weighted_sums.weighted_sums(key, *names, 100, SCORES_AND_VALUES)
         return jnp.sum(first[:, 1] / first[:, 0])
 
     sigma, step = jnp.full(2, 0.7, jnp.float32), jnp.asarray(0.01, jnp.float32)
@@ -190,13 +190,13 @@ def test_derivatives_are_those_of_xla():
     assert np.allclose(jnp.sum(jax.grad(total)(sigma)), by_differences, rtol=1e-2)
 
 
-def test_without_the_kernels_xla_does_their_work(monkeypatch):
+def test_available_false_falls_back_to_xla(monkeypatch):
     prompt, tilts = lp.Empirical(_tokens(2000, 3)), jnp.asarray(_tokens(4, 3))
     scales = tuple(jnp.full(2, x, jnp.float32) for x in (1.0, 0.6, 0.8))
     names = jnp.arange(2, dtype=jnp.uint32), scales, jnp.full(2, 100, jnp.uint32)
 
     def results():
-        first, second = _weighted_sums.weighted_sums(
+        first, second = weighted_sums.weighted_sums(
             jnp.asarray([1, 2], jnp.uint32), *names, 100, SCORES_AND_VALUES
         )
         moments = engines.empirical_moments(prompt, tilts, engine="fused")
@@ -210,8 +210,11 @@ def test_without_the_kernels_xla_does_their_work(monkeypatch):
 
 
 @needs_kernels
-def test_numbers_are_those_of_the_generator_to_their_last_digits():
-    """The sums of a prompt of one token are its normal: of the same random bits, in float64, it is within half a unit of float32."""
+def test_weighted_sums_draw_the_normals_of_the_generator():
+    """The sum w g of a prompt of one token is its normal number g.
+
+    From the same random bits NumPy computes g in float64: they agree to rounding in float32.
+    """
     prompts = jnp.arange(4000, dtype=jnp.uint32)
     key = jnp.asarray([5, 6], jnp.uint32)
     scales, ones = jnp.zeros((1, 4000), jnp.float32), jnp.full(4000, 1, jnp.uint32)
@@ -226,14 +229,14 @@ def test_numbers_are_those_of_the_generator_to_their_last_digits():
 
 
 @needs_kernels
-def test_log_weights_of_half_precision():
+def test_tilted_moments_with_bfloat16_log_weights():
     points, tilts = jnp.asarray(_tokens(200, 3)), jnp.asarray(_tokens(1, 3))
     logs = jnp.asarray(_tokens(200, seed=3), jnp.bfloat16)
     _, mean = _native.tilted_moments(points, logs, tilts)
     assert np.allclose(mean, tilted_moments(points, logs, tilts)[1], atol=1e-5)
 
 
-def test_kernels_that_cannot_be_run_are_not_used(monkeypatch, tmp_path):
+def test_available_is_false_for_kernels_that_do_not_run(monkeypatch, tmp_path):
     find = _native.available.__wrapped__
     assert find() == _native.available()
 

@@ -1,4 +1,4 @@
-"""The paper at quick scale, computed once: every verdict, what happens to it when something is broken, and the report."""
+"""The studies at quick scale, computed once: verdicts, mutants, broken code, and the report."""
 
 import io
 import re
@@ -45,7 +45,7 @@ KEY = jax.random.key(0)
 
 
 def half_scores(head, measure, z, **options):
-    """Scores divided by two, on Gaussian tokens."""
+    """Attention with scores divided by two, on Gaussian tokens."""
     halved = Head(U=head.U / 2, V=head.V) if isinstance(measure, Gaussian) else head
     return attend(halved, measure, z, **options)
 
@@ -151,7 +151,7 @@ BREAKS = {
 }
 _true_participation = softmax_regimes.participation
 
-# What a break needs to be seen is less than the study itself computes: fewer tasks, lengths and scales.
+# Broken code is detected with fewer tasks, lengths and scales than the study has.
 SMALLER = {
     "proposition-3.1": {"lengths": np.geomspace(2, 1e12, 6).tolist(), "scales": [1.0, 2.0]},
     "proposition-3.4": {"lengths": np.geomspace(2, 1e12, 6).tolist(), "scales": [1.0, 2.0]},
@@ -185,7 +185,7 @@ BOUNDED = {"proposition-3.1", "proposition-3.4"}
 
 
 @pytest.mark.parametrize("name", STUDIES)
-def test_every_statement_holds(name, reproduced):
+def test_study_finds_that_every_statement_holds(name, reproduced):
     findings = from_dataset(_stored(reproduced, name))
     assert findings.as_expected, findings.verdict
     assert findings.verdict.word == ("holds for L >= 2" if name in BOUNDED else "holds")
@@ -193,7 +193,7 @@ def test_every_statement_holds(name, reproduced):
 
 
 @pytest.mark.parametrize("name", STUDIES)
-def test_examine_of_stored_data_gives_the_stored_verdict(name, reproduced):
+def test_findings_of_stored_data_are_the_stored_ones(name, reproduced):
     stored = from_dataset(_stored(reproduced, name))
     again = STUDIES[name].findings(stored.data)
     assert again.verdict == stored.verdict
@@ -201,19 +201,19 @@ def test_examine_of_stored_data_gives_the_stored_verdict(name, reproduced):
 
 
 @pytest.mark.parametrize("name", STUDIES)
-def test_every_mutant_of_the_numbers_is_noticed(name, reproduced):
-    """Factors, powers of the length and offsets, of the stored numbers: nothing is computed again."""
+def test_unnoticed_is_empty_for_every_study(name, reproduced):
+    """The mutants are made from the stored numbers; nothing is computed again."""
     study, data = STUDIES[name], from_dataset(_stored(reproduced, name)).data
     assert study.notices
     assert study.unnoticed(data) == []
 
 
 @pytest.mark.parametrize("name", STUDIES)
-def test_every_variable_is_examined_or_said_to_be_context(name, reproduced):
+def test_notices_and_context_cover_every_variable(name, reproduced):
     study, data = STUDIES[name], from_dataset(_stored(reproduced, name)).data
     assert set(study.notices) | set(study.context) == set(data.data_vars)
     assert not set(study.notices) & set(study.context)
-    # a variable of which no mutant matters is context: a change by any factor must leave all checks holding
+    # no check may depend on context
     for variable in study.context:
         assert study.findings(data.assign({variable: 3 * data[variable]})).as_expected
 
@@ -228,14 +228,14 @@ def test_may_be_infinite_names_little_more_than_the_numbers_of_checks(name, repr
 
 @pytest.mark.usefixtures("reproduced")  # the same shapes: what was compiled there serves here
 @pytest.mark.parametrize("name", STUDIES)
-def test_a_broken_operator_changes_the_verdict(name, monkeypatch):
+def test_study_run_with_broken_code_changes_the_verdict(name, monkeypatch):
     BREAKS[name](monkeypatch)
     broken = STUDIES[name].run({**STUDIES[name].quick, **SMALLER.get(name, {})}, KEY)
     assert broken.verdict.word in ("fails", "not testable")
     assert not broken.as_expected
 
 
-def test_the_time_of_compiling_is_recorded(reproduced):
+def test_compute_records_the_compile_time(reproduced):
     records = [_stored(reproduced, name) for name in STUDIES]
     total, compiling = (
         sum(float(r.attrs[n]) for r in records) for n in ("seconds", "compile_seconds")
@@ -243,7 +243,7 @@ def test_the_time_of_compiling_is_recorded(reproduced):
     assert 1 < compiling < total
 
 
-def test_both_scales_have_the_same_settings():
+def test_study_has_the_same_settings_at_both_scales():
     for study in STUDIES.values():
         assert set(study.quick) == set(study.full), study.name
 
@@ -254,7 +254,7 @@ def _markup(out: Path) -> str:
     return re.sub(r"<script>.*?</script>", "", text, flags=re.DOTALL)
 
 
-def test_the_page_needs_nothing_else_and_is_small(reproduced):
+def test_write_report_makes_a_small_page_without_external_resources(reproduced):
     assert (reproduced / "index.html").stat().st_size < 8_000_000
     outside = _markup(reproduced)
     assert not re.findall(r"""(?:src|href)=["'](?:https?:)?//""", outside)
@@ -265,7 +265,7 @@ def test_the_page_needs_nothing_else_and_is_small(reproduced):
     assert "\\frac" not in outside
 
 
-def test_links_lead_somewhere(reproduced):
+def test_write_report_makes_links_that_exist(reproduced):
     text = _markup(reproduced)
     anchors = set(re.findall(r' id="([^"]+)"', text))
     targets = re.findall(r'<a href="([^"]+)"', text)
@@ -278,7 +278,7 @@ def test_links_lead_somewhere(reproduced):
 
 
 @pytest.mark.parametrize(("width", "height"), [(1280, 900), (390, 844)], ids=["desk", "phone"])
-def test_the_page_in_a_browser(reproduced, tmp_path, width, height):
+def test_write_report_makes_a_page_that_works_in_a_browser(reproduced, tmp_path, width, height):
     with browser.opened(reproduced / "index.html", width, height) as (tab, troubles):
         tab.wait_for_selector("figure.live")
         figures = tab.locator("figure")

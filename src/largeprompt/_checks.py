@@ -1,8 +1,9 @@
-"""Every check of what a user hands in: one message form, and one way to raise it.
+"""Validation of user input.
 
-A message says the rule, what was received, and how to fix it. Shapes and other static facts raise `ValueError` at once.
-Values raise `ValueError` when they are known and go through `equinox.error_if` while JAX is tracing, so that constructors
-and calls survive `jit`, `vmap` and `grad`.
+A message states the rule, what was received, and a fix. Shapes and other static facts raise
+`ValueError` at once. Values raise `ValueError` when they are known and go through
+`equinox.error_if` while JAX is tracing, so that constructors and calls work under `jit`, `vmap` and
+`grad`.
 """
 
 import math
@@ -19,15 +20,14 @@ from jaxtyping import Array, Float
 from ._message import message as message
 from ._typing import ArrayInput
 
-_ON_HOST = (
-    2**20
-)  # entries up to which an array on another device is brought to the host to be looked at
+_ON_HOST = 2**20  # entries up to which an array on another device is checked on the host
 
 
 def _library(array: Array) -> tuple[Any, Any]:
-    """The library to check `array` with, and the array as that library sees it.
+    """The library to check `array` with, and the array in that library.
 
-    NumPy for what is known and on the host, so that checking compiles nothing; JAX for what is traced or far away.
+    NumPy for known arrays on the host, so that checking compiles nothing; JAX for traced or remote
+    ones.
     """
     if isinstance(array, Tracer):
         return jnp, jax.lax.stop_gradient(array)
@@ -37,7 +37,7 @@ def _library(array: Array) -> tuple[Any, Any]:
 
 
 def require(value: Any, bad: Any, *, rule: str, received: str, fix: str) -> Any:
-    """Return `value`, or raise if any entry of `bad` is true (now if it is known, at run time under tracing)."""
+    """Return `value`; raise if any entry of `bad` is true, at run time if it is traced."""
     text = message(rule, received, fix)
     if isinstance(bad, Tracer):
         return eqx.error_if(value, jnp.any(bad), text)
@@ -64,7 +64,7 @@ def float_array(name: str, value: ArrayInput) -> Float[Array, "..."]:
 
 
 def known(name: str, value: ArrayInput) -> np.ndarray:
-    """Cast a known number or array to a float64 NumPy array (JAX in 32-bit mode would not keep it)."""
+    """Cast a known number or array to float64 (JAX in 32-bit mode would not keep it)."""
     try:
         array = np.asarray(value)
         # Python integers of more than 64 bits
@@ -103,7 +103,7 @@ def finite(name: str, value: ArrayInput) -> Float[Array, "..."]:
 
 
 def shaped(name: str, array: Array, shape: tuple[int | str, ...]) -> Array:
-    """Check `array.shape` against a pattern of sizes; a string in the pattern matches any size >= 1."""
+    """Check `array.shape` against a pattern of sizes; a string matches any size >= 1."""
     fits = array.ndim == len(shape) and all(
         size >= 1 if isinstance(want, str) else size == want
         for size, want in zip(array.shape, shape, strict=True)
@@ -152,7 +152,7 @@ def number(
     above: float = -math.inf,
     finite: bool = True,
 ) -> float:
-    """`value` as a Python float in the range said."""
+    """`value` as a Python float in the given range."""
     try:
         found = float(value)
     except (TypeError, ValueError, OverflowError, jax.errors.JAXTypeError) as error:
@@ -172,15 +172,15 @@ def positive(name: str, value: ArrayInput) -> Float[Array, "..."]:
         _library(array)[1] <= 0,
         rule=f"{name} must be > 0",
         received="a value <= 0",
-        fix=f"pass a positive {name}; for a law without spread use Dirac",
+        fix=f"pass a positive {name}; for a point mass use Dirac",
     )
 
 
 def covariance(name: str, value: ArrayInput) -> Float[Array, "d d"]:
     """`value` as a symmetric positive semi-definite matrix.
 
-    Tolerance: sqrt(machine epsilon), relative to the largest entry (symmetry) and to the largest eigenvalue (sign). The
-    matrix returned is the symmetric part of what came.
+    Tolerance: sqrt(machine epsilon), relative to the largest entry (symmetry) and to the largest
+    eigenvalue (sign). The matrix returned is the symmetric part of what came.
     """
     matrix = finite(name, value)
     if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1] or not matrix.shape[0]:
@@ -188,7 +188,7 @@ def covariance(name: str, value: ArrayInput) -> Float[Array, "d d"]:
             message(
                 f"{name} must be a square (d, d) matrix",
                 f"shape {matrix.shape}",
-                "pass a full matrix; jnp.diag(variances) makes one from variances, s * jnp.eye(d) from one number",
+                "pass a full matrix, for example jnp.diag(variances) or s * jnp.eye(d)",
             )
         )
     library, seen = _library(matrix)
@@ -198,7 +198,7 @@ def covariance(name: str, value: ArrayInput) -> Float[Array, "d d"]:
         library.any(library.abs(seen - seen.T) > tolerance * library.max(library.abs(seen))),
         rule=f"{name} must be symmetric (relative tolerance {tolerance:.1e})",
         received="a matrix that differs from its transpose",
-        fix=f"pass ({name} + {name}.T) / 2 if the asymmetry is rounding, otherwise check how it was computed",
+        fix=f"pass ({name} + {name}.T) / 2 if the asymmetry is rounding",
     )
     eigenvalues = library.linalg.eigvalsh((seen + seen.T) / 2)
     matrix = require(
@@ -206,7 +206,7 @@ def covariance(name: str, value: ArrayInput) -> Float[Array, "d d"]:
         eigenvalues[0] < -tolerance * library.abs(eigenvalues[-1]),
         rule=f"{name} must be positive semi-definite (relative tolerance {tolerance:.1e})",
         received="a matrix with a negative eigenvalue",
-        fix="a covariance is B @ B.T for some B; use Gaussian.from_factor(mean, B) if you have the factor",
+        fix="use Gaussian.from_factor(mean, B) if you have a factor B with B @ B.T",
     )
     return (matrix + matrix.T) / 2
 
@@ -261,7 +261,7 @@ def measures(name: str, parts: Any, kind: type) -> tuple:
             message(
                 f"{name} must be a non-empty sequence of measures",
                 f"{[type(part).__name__ for part in parts]}",
-                "pass measures such as Gaussian or Empirical; wrap a plain array of points in Empirical",
+                "wrap a plain array of points in Empirical",
             )
         )
     if len({part.dim for part in parts}) > 1:

@@ -1,4 +1,4 @@
-"""Square roots of numbers and of positive semi-definite matrices, differentiable where eigh is not."""
+"""Square roots of numbers and of semi-definite matrices, differentiable where `eigh` is not."""
 
 import jax
 import jax.numpy as jnp
@@ -17,8 +17,9 @@ def psd_sqrt(matrix: Float[Array, "d d"]) -> Float[Array, "d d"]:
 def _psd_sqrt_jvp(primals: tuple, tangents: tuple) -> tuple:
     """S dS + dS S = dM solved in the eigenbasis.
 
-    Autodiff through `eigh` divides by eigenvalue gaps and fails at the identity; the square root itself is smooth there.
-    Along directions inside the null space the root has no derivative; 0 is returned for them.
+    Autodiff through `eigh` divides by eigenvalue gaps and fails at the identity; the square root
+    itself is smooth there. Along directions inside the null space the root has no derivative; 0 is
+    returned for them.
     """
     (matrix,), (tangent,) = primals, tangents
     values, vectors = jnp.linalg.eigh(matrix)

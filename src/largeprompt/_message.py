@@ -1,6 +1,6 @@
-"""The form of every error of this package. Imports nothing, so that what must start fast can use it."""
+"""The form of error messages. Imports nothing, so that modules that must start fast can use it."""
 
 
 def message(rule: str, received: str, fix: str) -> str:
-    """The form of every error of this package."""
+    """Message that names the rule, what was received, and a fix."""
     return f"{rule}; received {received}. To fix: {fix}."

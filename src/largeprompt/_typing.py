@@ -1,4 +1,4 @@
-"""Types of what users hand in; `_checks` turns them into arrays, or says the rule, what came and the fix."""
+"""Types of user input, which `_checks` validates and turns into arrays."""
 
 from collections.abc import Sequence
 

@@ -1,4 +1,4 @@
-"""The engines agree with each other, with any block size, and inside or outside jit; their memory is bounded."""
+"""Engines agree with each other for every block size, under jit too, and use bounded memory."""
 
 import jax
 import jax.numpy as jnp
@@ -19,7 +19,7 @@ def _prompt(n, d=3, weighted=True, dtype: type = np.float64):
 @pytest.mark.parametrize("n", [1, 37, 400])
 @pytest.mark.parametrize("block_size", [5, 37, 1000])
 @pytest.mark.parametrize("weighted", [False, True])
-def test_streamed_equals_dense(n, block_size, weighted):
+def test_empirical_moments_streamed_equals_dense(n, block_size, weighted):
     """Stated tolerance: 1e-12 in float64 for every field of the summary."""
     prompt = _prompt(n, weighted=weighted)
     tilts = jnp.asarray(np.random.default_rng(1).normal(size=(4, 3)) * 3)
@@ -32,8 +32,8 @@ def test_streamed_equals_dense(n, block_size, weighted):
 
 
 @pytest.mark.parametrize("length", [3_000, 20_000, 20_011])
-def test_float32_engines_agree_with_float64(length):
-    """Stated tolerance: 2e-6 of the tokens' scale in float32, also for lengths without a convenient divisor."""
+def test_empirical_moments_in_float32_agree_with_float64(length):
+    """Tolerance: 2e-6 of the tokens' scale, also for lengths without a divisor near 1000."""
     prompt = _prompt(length, dtype=np.float32, weighted=False)
     exact = lp.Empirical(np.asarray(prompt.points, dtype=np.float64))
     for queries in (1, 3, 40):
@@ -48,7 +48,7 @@ def test_float32_engines_agree_with_float64(length):
             assert error <= 2e-6 * np.max(np.abs(exact.points))
 
 
-def test_merge_is_associative_commutative_and_ignores_empty_weight():
+def test_tilted_moments_merge_is_associative_and_commutative():
     rng = np.random.default_rng(3)
     tilts = jnp.asarray(rng.normal(size=(2, 3)))
     a, b, c = (
@@ -69,7 +69,7 @@ def test_merge_is_associative_commutative_and_ignores_empty_weight():
             assert np.allclose(got, want, rtol=1e-13, atol=1e-14)
 
 
-def test_auto_chooses_by_size(monkeypatch):
+def test_empirical_moments_auto_chooses_by_size(monkeypatch):
     prompt, tilts = _prompt(50), jnp.ones((4, 3))
     chosen = []
     streamed = engines._streamed
@@ -83,8 +83,8 @@ def test_auto_chooses_by_size(monkeypatch):
     assert chosen == [50]
 
 
-def test_streamed_memory_does_not_grow_with_the_number_of_tokens():
-    """Work space as XLA plans it, for 200 queries: equal for 1e5 and 1e6 tokens, and far below all scores."""
+def test_empirical_moments_streamed_memory_is_bounded():
+    """XLA's temporary memory for 200 queries is equal for 1e5 and 1e6 tokens and small."""
 
     def work_space(n: int) -> int:
         prompt = lp.Empirical(jnp.zeros((n, 8), jnp.float32))
@@ -100,7 +100,7 @@ def test_streamed_memory_does_not_grow_with_the_number_of_tokens():
 
 
 @pytest.mark.parametrize("queries", [1, 3])
-def test_gradients_through_both_engines(queries):
+def test_attend_gradients_agree_between_engines(queries):
     prompt = _prompt(60)
     tilts = jnp.asarray(np.random.default_rng(4).normal(size=(queries, 3)))
 
@@ -124,7 +124,7 @@ def test_gradients_through_both_engines(queries):
 
 
 @pytest.mark.parametrize("engine", ["auto", "dense", "streamed", "fused"])
-def test_no_queries_have_no_outputs(engine):
+def test_attend_without_queries_returns_no_outputs(engine):
     head = lp.Head(U=np.eye(3, dtype=np.float32), V=np.ones((2, 3), np.float32))
     prompt = _prompt(5000, dtype=np.float32, weighted=False)
     for shape in ((0, 3), (2, 0, 3)):

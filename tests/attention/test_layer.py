@@ -1,4 +1,4 @@
-"""Layers push measures: Gaussian in closed form, prompts token by token, and the two meet as prompts grow."""
+"""Layers map Gaussians in closed form and prompts token by token; both agree for long prompts."""
 
 import jax
 import jax.numpy as jnp
@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 import largeprompt as lp
-from largeprompt.reproduce.studies.depth import depth_errors
 
 from ..oracles import attention as oracle
 
@@ -20,7 +19,7 @@ def _heads(d=3, number=2, seed=0):
 
 @pytest.mark.parametrize("residual", [True, False])
 @pytest.mark.parametrize("number", [1, 3])
-def test_gaussian_is_pushed_in_closed_form(residual, number):
+def test_layer_on_a_gaussian_in_closed_form(residual, number):
     rng = np.random.default_rng(1)
     factor = rng.normal(size=(3, 2))  # a singular covariance
     mean, cov = rng.normal(size=3), factor @ factor.T
@@ -33,7 +32,7 @@ def test_gaussian_is_pushed_in_closed_form(residual, number):
     assert np.allclose(pushed.cov(), B @ cov @ B.T, rtol=1e-12, atol=1e-13)
 
 
-def test_prompt_is_pushed_token_by_token_with_its_weights():
+def test_layer_on_a_prompt_maps_tokens_and_keeps_weights():
     rng = np.random.default_rng(2)
     tokens, weights = rng.normal(size=(7, 3)), np.array([1.0, 2, 0, 1, 1, 3, 1]) / 9
     heads = _heads()
@@ -50,7 +49,7 @@ def test_prompt_is_pushed_token_by_token_with_its_weights():
         assert np.allclose(pushed.points[i], token + total, rtol=1e-12, atol=1e-13)
 
 
-def test_dirac_is_pushed_to_dirac():
+def test_layer_on_a_dirac_is_a_dirac():
     point = np.array([1.0, -2.0, 0.5])
     heads = _heads()
     pushed = lp.Layer(heads)(lp.Dirac(point))
@@ -60,18 +59,31 @@ def test_dirac_is_pushed_to_dirac():
     )
 
 
-def test_a_layer_without_residual_may_change_the_dimension():
+def test_layer_on_signs_maps_all_atoms():
+    """A law with atoms is mapped like a prompt, with its own closed form of attention."""
+    heads = _heads(d=2)
+    pushed = lp.Layer(heads)(lp.Rademacher(2))
+    signs = np.array([[-1, -1], [-1, 1], [1, -1], [1, 1]])
+    total = sum(np.tanh(signs @ np.asarray(h.U).T) @ np.asarray(h.V).T for h in heads)
+    assert isinstance(pushed, lp.Empirical)
+    assert np.allclose(pushed.points, signs + total, rtol=1e-13)
+    assert np.allclose(pushed.weights, 0.25, rtol=1e-13)
+
+
+def test_layer_without_residual_may_change_the_dimension():
     head = lp.Head(U=jnp.eye(3), V=jnp.ones((2, 3)))
     assert lp.Layer([head], residual=False)(lp.Gaussian(jnp.zeros(3), jnp.eye(3))).dim == 2
 
 
-def test_particles_approach_the_gaussian_recursion():
+def test_layer_on_samples_approaches_the_gaussian_recursion():
     """Mean squared error over 100 prompts at three lengths; the slope is -1 in theory.
 
-    The error is roughly chi-square with a few degrees of freedom: its mean over 100 replicates has a relative standard error
-    of about 0.12, and the fitted slope over a factor 16 in L one of about 0.06. The band of +-0.3 is 5 of them: a false
-    alarm has probability below 1e-6.
+    The error is roughly chi-square with a few degrees of freedom: its mean over 100 replicates has
+    a relative standard error of about 0.12, and the fitted slope over a factor 16 in L one of about
+    0.06. The band of +-0.3 is 5 standard errors: a false alarm has probability below 1e-6.
     """
+    from largeprompt.reproduce.studies.depth import depth_errors
+
     lengths = [32, 128, 512]
     errors = depth_errors(jax.random.key(5), lengths, 100, depth=3).mean(axis=1)[:, -1]
     slope = np.polyfit(np.log(lengths), np.log(errors), 1)[0]

@@ -25,7 +25,7 @@ def _problem(d=4, n=50, m=3, queries=(2, 5), seed=0):
 
 @pytest.mark.parametrize("engine", ["dense", "streamed"])
 @pytest.mark.parametrize("weighted", [False, True])
-def test_on_a_prompt_it_is_softmax_attention(engine, weighted):
+def test_attend_on_a_prompt_is_softmax_attention(engine, weighted):
     tokens, weights, head, z = _problem()
     if not weighted:
         weights = np.full(len(tokens), 1 / len(tokens))
@@ -41,7 +41,7 @@ def test_on_a_prompt_it_is_softmax_attention(engine, weighted):
         assert np.allclose(linear, want, rtol=1e-12, atol=1e-13)
 
 
-def test_against_torch_scaled_dot_product_attention():
+def test_attend_against_torch_scaled_dot_product_attention():
     torch = pytest.importorskip("torch", reason="torch is an optional peer: pip install '.[peers]'")
     tokens, _, head, z = _problem(m=4)
     queries = torch.tensor(np.asarray(z.reshape(-1, 4) @ np.asarray(head.U).T))[None]
@@ -56,7 +56,7 @@ def test_against_torch_scaled_dot_product_attention():
 @pytest.mark.parametrize("d", [1, 2, 5, 20])
 @pytest.mark.parametrize("centred", [True, False])
 @pytest.mark.parametrize("singular", [True, False])
-def test_lemma_2_1(d, centred, singular):
+def test_attend_on_a_gaussian_is_lemma_2_1(d, centred, singular):
     rng = np.random.default_rng(d)
     factor = rng.normal(size=(d, max(1, d // 2) if singular else d + 1)) / np.sqrt(d)
     if singular and d == 1:
@@ -76,7 +76,7 @@ def test_lemma_2_1(d, centred, singular):
     )  # linear attention is softmax attention exactly when the tokens are centred
 
 
-def test_rademacher_tokens_fail_the_lemma_by_tanh():
+def test_attend_on_rademacher_tokens_is_tanh():
     head = lp.Head(U=2 * jnp.eye(3), V=jnp.eye(3))
     z = np.array([0.3, -0.7, 1.1])
     softmax, linear = (
@@ -89,7 +89,7 @@ def test_rademacher_tokens_fail_the_lemma_by_tanh():
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_every_measure_attends_by_its_tilted_mean(name):
+def test_attend_on_every_measure_is_its_tilted_mean(name):
     mu = CASES[name].make()
     rng = np.random.default_rng(5)
     head = lp.Head(U=rng.normal(size=(mu.dim, mu.dim)), V=rng.normal(size=(2, mu.dim)))
@@ -103,8 +103,8 @@ def test_every_measure_attends_by_its_tilted_mean(name):
 @pytest.mark.parametrize(
     "name", ["gaussian", "empirical-weighted", "rademacher", "sphere-3", "mixture"]
 )
-def test_jacobians_three_ways(name):
-    """Closed form, autodiff, and central differences with step 1e-5 (error about 1e-10 times third derivatives)."""
+def test_attend_jacobians_against_autodiff_and_differences(name):
+    """Closed form, autodiff, and central differences with step 1e-5, whose error is about 1e-10."""
     mu = CASES[name].make()
     d, m = mu.dim, 2
     rng = np.random.default_rng(9)
@@ -129,7 +129,7 @@ def test_jacobians_three_ways(name):
         assert np.allclose(dV[:, b, j], difference, rtol=1e-8, atol=1e-8)
 
 
-def test_jacobians_of_a_batch_and_of_streamed_tokens():
+def test_attend_jacobians_of_a_batch_and_of_streamed_tokens():
     tokens, weights, head, z = _problem()
     prompt = lp.Empirical(tokens, weights)
     dense = lp.attend_jacobians(head, prompt, z, engine="dense")
@@ -142,7 +142,7 @@ def test_jacobians_of_a_batch_and_of_streamed_tokens():
     assert np.allclose(dense.U[1, 2], want, rtol=1e-11, atol=1e-12)
 
 
-def test_gradients_flow_through_a_factorised_head():
+def test_from_kqv_gradients():
     rng = np.random.default_rng(2)
     K, Q, V, z = rng.normal(size=(2, 5)), rng.normal(size=(2, 5)), np.eye(5), rng.normal(size=5)
     mu = lp.Gaussian(np.zeros(5), np.eye(5))
@@ -158,8 +158,8 @@ def test_gradients_flow_through_a_factorised_head():
 
 @settings(max_examples=25, deadline=None, derandomize=True)
 @given(seed=st.integers(0, 2**31), shift=st.floats(-50, 50), copies=st.integers(1, 3))
-def test_invariances(seed, shift, copies):
-    """Order, duplication of the whole prompt, a constant added to all scores, and a rotation of everything."""
+def test_attend_invariances(seed, shift, copies):
+    """Permuted tokens, a duplicated prompt, a shift of all scores, and a rotation of everything."""
     tokens, weights, head, z = _problem(d=3, n=8, m=3, queries=(2,), seed=seed)
     want = lp.attend(head, lp.Empirical(tokens, weights), z)
     order = np.random.default_rng(seed).permutation(8)
@@ -184,7 +184,7 @@ def test_invariances(seed, shift, copies):
 
 
 @pytest.mark.parametrize("scale", [1e-12, 1e-3, 1e3, 1e6])
-def test_extreme_scores_stay_finite(scale):
+def test_attend_with_extreme_scores_is_finite(scale):
     tokens, _, head, z = _problem()
     out = np.asarray(lp.attend(head, lp.Empirical(tokens), scale * z))
     assert np.all(np.isfinite(out))

@@ -1,4 +1,5 @@
-"""Writes reference.json: brute-force averages over queries. Takes some minutes; run it as a module from the root:
+"""Writes reference.json: brute-force averages over queries. Takes some minutes; run it as a module
+from the root:
 
 python -m tests.concentration.generate_reference
 """

@@ -1,4 +1,6 @@
-"""Growing prompts: the same outputs as attention over the tokens drawn, and the constant of the iterated logarithm."""
+"""Growing prompts: the same outputs as attention over the tokens drawn, and the constant of the
+iterated logarithm.
+"""
 
 import jax
 import numpy as np
@@ -33,18 +35,21 @@ def test_distances_are_those_of_the_tokens_drawn():
 
 
 def test_scale_is_that_of_the_exact_error():
-    """L E|T_L - T|^2 tends to the trace of the covariance whose largest eigenvalue sets the envelope; here m = 1, so they are equal."""
+    """L E|T_L - T|^2 tends to the trace of the covariance whose largest eigenvalue sets the
+    envelope; here m = 1, so they are equal.
+    """
     for mu in (None, lp.Rademacher(2), lp.Uniform(2, 1.0)):
         head, mu, z = _problem(mu)
         head = lp.Head(U=head.U, V=[[1.0, -0.5]])
         scale = float(almost_sure.iterated_logarithm_scale(head, mu, jax.numpy.asarray(z)))
-        curve = lp.concentration_curve(head, mu, lp.Dirac(z), [1e9], key=KEY)
+        curve = lp.concentration_curve(head, mu, lp.Dirac(z), [1e9], method=lp.QuasiMonteCarlo(KEY))
         assert 1e9 * float(curve.value[0]) == pytest.approx(scale**2, rel=1e-3)
 
 
 def test_the_envelope_encloses_the_end_of_most_paths():
-    """At L = 2e4 |T_L - T| is near normal; sqrt(2 ln ln L) = 2.1 deviations of the widest direction. Of 40 prompts in two output
-    dimensions about 3 are outside; more than 15 has probability below 1e-6.
+    """At L = 2e4 |T_L - T| is near normal; sqrt(2 ln ln L) = 2.1 deviations of the widest
+    direction. Of 40 prompts in two output dimensions about 3 are outside; more than 15 has
+    probability below 1e-6.
     """
     head, mu, z = _problem()
     path = lp.growing_prompt(KEY, head, mu, z, [200, 20_000], prompts=40)

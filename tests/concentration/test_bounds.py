@@ -1,4 +1,6 @@
-"""The propositions as written, constants that dominate and touch, and Assumption 3.3 against other integrals."""
+"""The propositions as written, constants that dominate and touch, and Assumption 3.3 against other
+integrals.
+"""
 
 import itertools
 import math
@@ -9,6 +11,11 @@ import pytest
 
 import largeprompt as lp
 
+QUANTITIES = {
+    "output": lp.OutputError(),
+    "gradient_U": lp.GradientError("U"),
+    "gradient_V": lp.GradientError("V"),
+}
 LENGTHS = [1.0, 2.0, 5.0, 100.0, 1e4, 1e8, math.inf]
 
 
@@ -30,7 +37,7 @@ def test_bounds_as_written():
 
 @pytest.mark.parametrize("quantity", ["output", "gradient_U", "gradient_V"])
 def test_smallest_constant_dominates_and_touches(quantity):
-    curve = lp.concentration_curve(*_scalar(1.0), LENGTHS, quantity)
+    curve = lp.concentration_curve(*_scalar(1.0), LENGTHS, QUANTITIES[quantity])
     report = lp.bound_report(curve, c2=0.5)
     L = np.array(LENGTHS[1:-1])
     if quantity == "output":
@@ -47,7 +54,7 @@ def test_smallest_constant_dominates_and_touches(quantity):
 
 
 def test_largest_exponent_that_can_hold_for_all_lengths():
-    """For c_2 below sigma^2 theta the smallest c_1 stops growing with the range; above it does not."""
+    """For c_2 below sigma^2 theta the smallest c_1 stops growing with the range."""
     curve = lp.concentration_curve(*_scalar(1.0), np.geomspace(2, 1e15, 40))
     report = lp.bound_report(curve)
     assert report.admissible_c2 == pytest.approx(lp.sharp_exponent(1.0))
@@ -64,7 +71,7 @@ def _steep(kappa, multiplicity, quantity, lengths, *, blind=False):
     mu = lp.Gaussian(np.zeros(d), np.eye(d))
     U = np.sqrt(kappa) * np.diag([1.0] * multiplicity + [0.3])
     head = lp.Head(U=U, V=np.eye(d)[-1:] if blind else np.eye(d))
-    return lp.concentration_curve(head, mu, mu, lengths, quantity)
+    return lp.concentration_curve(head, mu, mu, lengths, QUANTITIES[quantity])
 
 
 def _power_of_logarithm(curve):
@@ -161,7 +168,9 @@ def test_notes_say_where_the_hypotheses_fail():
 
 
 def _scalar_moments(u, m, g, a, c, normalised):
-    """The nine moments in one dimension, by Gauss-Hermite in both variables after completing no square."""
+    """The nine moments in one dimension, by Gauss-Hermite in both variables after completing no
+    square.
+    """
     x, w = np.polynomial.hermite_e.hermegauss(120)
     w = w / w.sum()
     z, found = a + np.sqrt(c) * x, np.empty((3, 3))
@@ -204,7 +213,9 @@ def test_nine_moments_without_scores_are_products():
 
 
 def test_nine_moments_against_simulation():
-    """Three dimensions, off centre: within 6 standard errors of 4e5 draws, entry by entry (orders 0 and 4; order 8 is too noisy)."""
+    """Three dimensions, off centre: within 6 standard errors of 4e5 draws, entry by entry (orders 0
+    and 4; order 8 is too noisy).
+    """
     rng = np.random.default_rng(4)
     U, A = rng.normal(size=(2, 3, 3)) / 3
     G, m, a = A @ A.T + 0.2 * np.eye(3), 0.3 * rng.normal(size=3), 0.3 * rng.normal(size=3)
@@ -249,7 +260,9 @@ def test_moments_of_other_laws():
 
     parts = [lp.Gaussian([1.0, 0.0], 0.5 * np.eye(2)), lp.Gaussian([-1.0, 0.0], 0.5 * np.eye(2))]
     nu = lp.Gaussian(np.zeros(2), np.eye(2))
-    mixed = lp.assumption_3_3(head, lp.Mixture([0.5, 0.5], parts), nu, key=jax.random.key(0))
+    mixed = lp.assumption_3_3(
+        head, lp.Mixture([0.5, 0.5], parts), nu, lp.QuasiMonteCarlo(jax.random.key(0))
+    )
     separate = [lp.assumption_3_3(head, part, nu).joint for part in parts]
     np.testing.assert_allclose(mixed.joint, (separate[0] + separate[1]) / 2, rtol=1e-12)
     # no token: the moments of the query alone, within 6 standard errors of eight scramblings

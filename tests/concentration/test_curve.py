@@ -9,12 +9,16 @@ import pytest
 import xarray as xr
 
 import largeprompt as lp
-from largeprompt.concentration._quadratic_form import Feature, gaussian_average
-from largeprompt.concentration._queries import finite_support, quadrature
+from largeprompt.prompts.quadratic_form import Feature, gaussian_average
 
 from ..oracles.prompts import enumerate_prompts
 
 KEY = jax.random.key(5)
+QUANTITIES = {
+    "output": lp.OutputError(),
+    "gradient_U": lp.GradientError("U"),
+    "gradient_V": lp.GradientError("V"),
+}
 REFERENCE = json.loads(Path(__file__).with_name("reference.json").read_text())
 
 
@@ -35,7 +39,9 @@ def _plane():
 
 @pytest.mark.parametrize("kappa", [0.25, 1.0, 4.0])
 def test_heavy_tailed_averages_against_brute_force(kappa):
-    """At kappa > 1/2 rare large queries carry the average; the reference places nothing cleverly (generate_reference.py)."""
+    """At kappa > 1/2 rare large queries carry the average; the reference places nothing cleverly
+    (generate_reference.py).
+    """
     curve = lp.concentration_curve(_scalar(kappa), _standard(1), _standard(1), REFERENCE["lengths"])
     expected = np.array(REFERENCE["average_squared_error"][str(kappa)])
     np.testing.assert_allclose(curve.value, expected, rtol=1e-8)
@@ -45,7 +51,9 @@ def test_heavy_tailed_averages_against_brute_force(kappa):
 
 @pytest.mark.parametrize("quantity", ["output", "gradient_U", "gradient_V"])
 def test_gaussian_queries_against_a_product_rule(quantity):
-    """A tensor Gauss-Hermite rule over the exact error at each query: converges at small L, where no tail matters."""
+    """A tensor Gauss-Hermite rule over the exact error at each query: converges at small L, where
+    no tail matters.
+    """
     head, mu = _plane()
     nu = lp.Gaussian([0.2, 0.4], [[0.5, 0.1], [0.1, 0.3]])
     x, w = np.polynomial.hermite_e.hermegauss(80)
@@ -60,12 +68,14 @@ def test_gaussian_queries_against_a_product_rule(quantity):
         if quantity == "output"
         else getattr(lp.gradient_error(*args), quantity[-1])
     )
-    curve = lp.concentration_curve(head, mu, nu, lengths, quantity)
+    curve = lp.concentration_curve(head, mu, nu, lengths, QUANTITIES[quantity])
     np.testing.assert_allclose(curve.value, weights @ np.asarray(pointwise), rtol=1e-7)
 
 
 def test_slopes_descend_to_the_sharp_exponent():
-    """E_z P_2 between L = 1e18 and 1e27 for kappa = 1/4, 1, 4 has slopes 1.000, 0.629, 0.221 against theta = 1, 0.618, 0.207."""
+    """E_z P_2 between L = 1e18 and 1e27 for kappa = 1/4, 1, 4 has slopes 1.000, 0.629, 0.221
+    against theta = 1, 0.618, 0.207.
+    """
     lengths = np.array([1e9, 1e18, 1e27])
     for kappa, expected in ((0.25, 1.000), (1.0, 0.629), (4.0, 0.221)):
         factor = np.array([[np.sqrt(kappa)]])
@@ -81,7 +91,7 @@ def test_local_slope_is_the_derivative():
     head, mu = _plane()
     near = np.array([50.0, 50.0 * np.exp(-1e-4), 50.0 * np.exp(1e-4)])
     for quantity in ("output", "gradient_U", "gradient_V"):
-        curve = lp.concentration_curve(head, mu, _standard(2), near, quantity)
+        curve = lp.concentration_curve(head, mu, _standard(2), near, QUANTITIES[quantity])
         difference = np.log(curve.value[2] / curve.value[1]) / 2e-4
         assert float(curve.local_slope[0]) == pytest.approx(float(difference), rel=1e-6)
 
@@ -95,9 +105,9 @@ def test_one_query_is_the_exact_error():
     assert np.isnan(curve.local_slope[-1])
     assert np.all(np.isfinite(curve.local_slope[:-1]))
     gradients = lp.gradient_error(head, mu, z, lengths)
-    by_U = lp.concentration_curve(head, mu, lp.Dirac(z), lengths, "gradient_U").value
+    by_U = lp.concentration_curve(head, mu, lp.Dirac(z), lengths, lp.GradientError("U")).value
     np.testing.assert_allclose(by_U, gradients.U, rtol=1e-11)
-    by_V = lp.concentration_curve(head, mu, lp.Dirac(z), lengths, "gradient_V").value
+    by_V = lp.concentration_curve(head, mu, lp.Dirac(z), lengths, lp.GradientError("V")).value
     np.testing.assert_allclose(by_V, gradients.V, rtol=1e-11)
 
 
@@ -107,7 +117,7 @@ def test_scores_that_do_not_vary():
     head = lp.Head(U=np.zeros((2, 2)), V=np.eye(2))
     curve = lp.concentration_curve(head, mu, mu, [1.0, 10.0, 1e12])
     np.testing.assert_allclose(curve.value, [2.0, 0.2, 2e-12], rtol=1e-12)
-    by_U = lp.concentration_curve(head, mu, mu, [1.0, 10.0], "gradient_U")
+    by_U = lp.concentration_curve(head, mu, mu, [1.0, 10.0], lp.GradientError("U"))
     pointwise = lp.gradient_error(head, mu, np.array([1.0, 0.0]), np.array([1.0, 10.0])).U
     np.testing.assert_allclose(by_U.value, 2 * np.asarray(pointwise), rtol=1e-12)  # E|z|^2 = 2
 
@@ -147,7 +157,7 @@ _LAWS = {
 @pytest.mark.parametrize("law", _LAWS.values(), ids=list(_LAWS))
 def test_quadrature_has_the_moments_of_the_law(law):
     """Means, covariances and a smooth function: the moment generating function."""
-    found = finite_support(law) or quadrature(law, 1)
+    found = law.atoms() or law.quadrature(1)
     assert found is not None
     points, weights = np.asarray(found.points), np.asarray(found.weights)
     assert weights.sum() == pytest.approx(1)
@@ -161,11 +171,13 @@ def test_quadrature_has_the_moments_of_the_law(law):
 
 
 def test_scrambled_queries_agree_with_their_own_error():
-    """A sphere in five dimensions: randomised points. Five standard errors of 8 scramblings: false alarms below 1% (Student)."""
+    """A sphere in five dimensions: randomised points. Five standard errors of 8 scramblings: false
+    alarms below 1% (Student).
+    """
     rng = np.random.default_rng(3)
     head = lp.Head(U=rng.normal(size=(5, 5)) / 3, V=np.eye(5))
     nu = lp.Sphere(5, 2.0)
-    curve = lp.concentration_curve(head, _standard(5), nu, [100.0], key=KEY)
+    curve = lp.concentration_curve(head, _standard(5), nu, [100.0], method=lp.QuasiMonteCarlo(KEY))
     z = np.asarray(nu.sample(jax.random.key(9), 4000).points)
     values = np.asarray(lp.output_error(head, _standard(5), z, 100.0))
     spread = values.std() / np.sqrt(len(values))
@@ -199,15 +211,14 @@ def test_discrete_tokens_against_enumeration():
     [("gaussian", "output"), ("gaussian", "gradient_U"), ("uniform", "output")],
 )
 def test_sampling_agrees(tokens, quantity):
-    """Monte Carlo within 5 combined standard errors: a false alarm below 1e-5 for the sampled part."""
+    """Monte Carlo within 5 combined standard errors: false alarms below 1e-5."""
     head, mu = _plane()
     nu = lp.Uniform(2, 1.0)
     if tokens == "uniform":  # quasi-random sums for every query: two of them
         mu, nu = lp.Uniform(2, 1.0), lp.Empirical([[0.9, 0.4], [-0.3, 0.8]])
-    exact = lp.concentration_curve(head, mu, nu, [5.0, 20.0], quantity, key=KEY)
-    sampled = lp.concentration_curve(
-        head, mu, nu, [5, 20], quantity, "montecarlo", KEY, relative_error=0.02
-    )
+    args = (head, mu, nu, [5, 20], QUANTITIES[quantity])
+    exact = lp.concentration_curve(*args, lp.QuasiMonteCarlo(KEY))
+    sampled = lp.concentration_curve(*args, lp.MonteCarlo(KEY, relative_error=0.02))
     gap = np.abs(exact.value - sampled.value)
     assert np.all(gap <= 5 * np.hypot(exact.error, sampled.error))
     assert np.all(sampled.error <= 0.02 * sampled.value)
@@ -215,7 +226,9 @@ def test_sampling_agrees(tokens, quantity):
 
 def test_netcdf_keeps_everything(tmp_path):
     head, mu = _plane()
-    curve = lp.concentration_curve(head, mu, lp.Dirac([1.0, 0.0]), [2.0, np.inf], key=KEY)
+    curve = lp.concentration_curve(
+        head, mu, lp.Dirac([1.0, 0.0]), [2.0, np.inf], method=lp.QuasiMonteCarlo(KEY)
+    )
     curve.to_netcdf(tmp_path / "curve.nc", engine="scipy")
     with xr.open_dataset(tmp_path / "curve.nc") as back:
         back.load()

@@ -1,4 +1,6 @@
-"""Averages over queries of random laws against plain sums over dense grids: the claimed error covers the distance."""
+"""Averages over queries of random laws against plain sums over dense grids: the claimed error
+covers the distance.
+"""
 
 import itertools
 
@@ -9,15 +11,12 @@ import pytest
 import largeprompt as lp
 
 LENGTHS = np.array([1.0, 1e3, 1e9])
-_QUANTITIES = ("output", "gradient_U", "gradient_V")
+_QUANTITIES = (lp.OutputError(), lp.GradientError("U"), lp.GradientError("V"))
 
 
 def _pointwise(quantity, head, mu, z):
     """The exact error at every query and length, shape (queries, lengths)."""
-    args = (head, mu, z[:, None, :], LENGTHS)
-    if quantity == "output":
-        return np.asarray(lp.output_error(*args))
-    return np.asarray(getattr(lp.gradient_error(*args), quantity[-1]))
+    return np.asarray(lp.expect(quantity, head, mu, z[:, None, :], LENGTHS).value)
 
 
 def _grid(axes):
@@ -35,7 +34,9 @@ def _random_problem(rng, d):
 
 
 def _normal_axis(deviation, reach, step):
-    """The trapezoidal rule for a standard normal coordinate; coarser where it hardly moves the query."""
+    """The trapezoidal rule for a standard normal coordinate; coarser where it hardly moves the
+    query.
+    """
     step = step if deviation > 1e-2 else 2 * step
     x = np.arange(-reach / step, reach / step + 1) * step
     return x, step * np.exp(-(x**2) / 2) / np.sqrt(2 * np.pi)
@@ -96,7 +97,9 @@ def _interval(a, natural):
 
 @pytest.mark.parametrize("seed", range(6))
 def test_concentration_curve_error_covers_bounded_queries(seed):
-    """Circles, von Mises laws to concentration 1e4, boxes and tilted boxes: their quadrature's own error is in the error."""
+    """Circles, von Mises laws to concentration 1e4, boxes and tilted boxes: their quadrature's own
+    error is in the error.
+    """
     rng = np.random.default_rng(100 + seed)
     head, mu = _random_problem(rng, 2)
     if seed % 2:
@@ -117,7 +120,9 @@ def test_concentration_curve_error_covers_bounded_queries(seed):
 
 
 def test_concentration_curve_error_covers_a_rule_that_is_too_coarse():
-    """Tokens that are signs visit every query: 64 points on a circle do not resolve scores of deviation 30, and the error says so."""
+    """Tokens that are signs visit every query: 64 points on a circle do not resolve scores of
+    deviation 30, and the error says so.
+    """
     head, nu = lp.Head(U=30 * np.eye(2), V=np.eye(2)), lp.Sphere(2, 1.0)
     curve = lp.concentration_curve(head, lp.Rademacher(2), nu, LENGTHS[:2])
     angle = 2 * np.pi * (np.arange(2000) + 0.5) / 2000
@@ -134,18 +139,19 @@ def _two_equal_parts(d):
 
 
 @pytest.mark.parametrize("deviation", [0.5, 2.0, 3.0])
-def test_quasi_estimate_sees_the_tail(deviation):
-    """Two equal Gaussians are one: its exact errors judge, within 5 errors of 8 scramblings (Student: false alarms below 1%)."""
+def test_quasi_monte_carlo_sees_the_tail(deviation):
+    """Two equal Gaussians are one: its exact errors judge, within 5 errors of 8 scramblings
+    (Student: false alarms below 1%).
+    """
     d = 2
     normal = lp.Gaussian(np.zeros(d), np.eye(d))
     head, z = lp.Head(U=np.eye(d), V=np.eye(d)), deviation * np.array([0.6, 0.8])
     lengths = np.array([10.0, 1e4, 1e9])
-    found = lp.quasi_estimate(
-        jax.random.key(1), "output_error", head, _two_equal_parts(d), z, lengths
-    )
+    method = lp.QuasiMonteCarlo(jax.random.key(1))
+    found = lp.expect(lp.OutputError(), head, _two_equal_parts(d), z, lengths, method)
     exact = np.asarray(lp.output_error(head, normal, z, lengths))
-    assert np.all(np.abs(found.value - exact) <= 5 * found.standard_error)
-    assert np.all(found.standard_error < 0.01 * exact)
+    assert np.all(np.abs(found.value - exact) <= 5 * found.error)
+    assert np.all(found.error < 0.01 * exact)
 
 
 class _WithoutTilts(lp.AbstractAutodiffMeasure):
@@ -160,29 +166,38 @@ class _WithoutTilts(lp.AbstractAutodiffMeasure):
         return lp.Empirical(jax.random.normal(key, (n, 2)))
 
 
-def test_quasi_estimate_error_covers_a_tail_it_does_not_see():
-    """At sigma = 3 a long prompt sees tokens that 4096 points do not: the value is far off, and the error says so."""
+def test_quasi_monte_carlo_error_covers_a_tail_it_does_not_see():
+    """At sigma = 3 a long prompt sees tokens that 4096 points do not: the value is far off, and the
+    error says so.
+    """
     head, z = lp.Head(U=np.eye(2), V=np.eye(2)), np.array([3.0, 0.0])
     lengths = np.array([2.0, 1e4, 1e9])
-    found = lp.quasi_estimate(jax.random.key(1), "output_error", head, _WithoutTilts(), z, lengths)
+    method = lp.QuasiMonteCarlo(jax.random.key(1))
+    found = lp.expect(lp.OutputError(), head, _WithoutTilts(), z, lengths, method)
     exact = np.asarray(lp.output_error(head, lp.Gaussian([0.0, 0.0], np.eye(2)), z, lengths))
     assert abs(found.value[-1] / exact[-1] - 1) > 0.3
-    assert np.all(np.abs(found.value - exact) <= 5 * found.standard_error)
-    assert found.standard_error[0] < 0.2 * exact[0]  # short prompts hardly see it either
+    assert np.all(np.abs(found.value - exact) <= 5 * found.error)
+    assert found.error[0] < 0.2 * exact[0]  # short prompts hardly see it either
 
 
 def test_concentration_curve_over_random_queries_sees_their_tail():
-    """kappa = 1: rare large queries carry the average. Within 5 errors of the exact curve of one Gaussian."""
+    """kappa = 1: rare large queries carry the average. Within 5 errors of the exact curve of one
+    Gaussian.
+    """
     head, nu = lp.Head(U=np.eye(1), V=np.eye(1)), lp.Gaussian([0.0], [[1.0]])
     lengths = [10.0, 1e4]
-    found = lp.concentration_curve(head, _two_equal_parts(1), nu, lengths, key=jax.random.key(3))
+    found = lp.concentration_curve(
+        head, _two_equal_parts(1), nu, lengths, method=lp.QuasiMonteCarlo(jax.random.key(3))
+    )
     exact = lp.concentration_curve(head, nu, nu, lengths)
     assert np.all(np.abs(found.value - exact.value) <= 5 * found.error)
     assert np.all(found.error < 0.1 * exact.value)
 
 
 def test_concentration_curve_refuses_queries_whose_tail_it_cannot_see():
-    """A heavy-tailed law of queries that is only sampled: at L = 1e9 a few of 2^15 points carry the average."""
+    """A heavy-tailed law of queries that is only sampled: at L = 1e9 a few of 2^15 points carry the
+    average.
+    """
 
     class Wide(_WithoutTilts):
         def log_mgf(self, u):
@@ -192,8 +207,12 @@ def test_concentration_curve_refuses_queries_whose_tail_it_cannot_see():
             return lp.Empirical(2 * super().sample(key, n).points)
 
     head, mu = lp.Head(U=np.eye(2), V=np.eye(2)), lp.Gaussian(np.zeros(2), np.eye(2))
-    short = lp.concentration_curve(head, mu, Wide(), [10.0], key=jax.random.key(0))
+    short = lp.concentration_curve(
+        head, mu, Wide(), [10.0], method=lp.QuasiMonteCarlo(jax.random.key(0))
+    )
     exact = lp.concentration_curve(head, mu, lp.Gaussian(np.zeros(2), 4 * np.eye(2)), [10.0])
     assert abs(float(short.value[0] - exact.value[0])) <= 5 * float(short.error[0])
     with pytest.raises(ValueError, match="tail index"):
-        lp.concentration_curve(head, mu, Wide(), [1e15], key=jax.random.key(0))
+        lp.concentration_curve(
+            head, mu, Wide(), [1e15], method=lp.QuasiMonteCarlo(jax.random.key(0))
+        )

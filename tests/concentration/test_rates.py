@@ -1,4 +1,6 @@
-"""Exponents and regimes against the variational problem they come from; fits against another library; lengths against the error itself."""
+"""Exponents and regimes against the variational problem they come from; fits against another
+library; lengths against the error itself.
+"""
 
 import math
 from typing import Any
@@ -16,7 +18,9 @@ from largeprompt.concentration.rates import regime_exponent, steepness
 
 @pytest.mark.parametrize("kappa", [0.0, 0.3, 0.5, 0.7, 1.0, 4.0, 1e3, 1e12])
 def test_sharp_exponent_minimises_error_against_rarity(kappa):
-    """At sigma^2 = x ln L the error is L^-f(x) and the query has probability L^(-x/(2 kappa)): theta = min f(x) + x/(2 kappa)."""
+    """At sigma^2 = x ln L the error is L^-f(x) and the query has probability L^(-x/(2 kappa)):
+    theta = min f(x) + x/(2 kappa).
+    """
     if kappa == 0:
         assert lp.sharp_exponent(kappa) == 1
         return
@@ -152,7 +156,9 @@ def test_fit_against_scipy():
 
 
 def test_intervals_cover():
-    """400 straight lines: a 90% interval misses about 40; fewer than 5 or more than 90 has probability below 1e-9."""
+    """400 straight lines: a 90% interval misses about 40; fewer than 5 or more than 90 has
+    probability below 1e-9.
+    """
     rng = np.random.default_rng(2)
     L = np.geomspace(10, 1e4, 8)
     error = 0.02 * L**-1.0
@@ -228,10 +234,12 @@ def test_length_in_32_bit_mode_is_the_same():
 
 
 def test_prompt_length_for_is_the_length_from_which_on_it_holds():
-    """dT/dU at d = 50 has errors 50, 643, 570, ..., 63 at L = 1, 2, 3, ..., 40: the answer is beyond the hump, and not one token more."""
+    """dT/dU at d = 50 has errors 50, 643, 570, ..., 63 at L = 1, 2, 3, ..., 40: the answer is
+    beyond the hump, and not one token more.
+    """
     head, mu = lp.Head(U=0.1 * np.eye(50), V=np.eye(50)), lp.Gaussian(np.zeros(50), np.eye(50))
     z, lengths = np.eye(50)[0], np.arange(1.0, 401.0)
     errors = np.asarray(lp.gradient_error(head, mu, z, lengths).U)
     for tolerance in (700.0, 600.0, 60.0, 49.0):
-        found = lp.prompt_length_for(head, mu, z, tolerance, quantity="gradient_U")
+        found = lp.prompt_length_for(head, mu, z, tolerance, quantity=lp.GradientError("U"))
         assert found.length == 1 + np.max(lengths[errors > tolerance], initial=0.0)

@@ -29,7 +29,7 @@ def main(folder: str | None) -> None:
         10_000,
         16,
         optax.sgd(1e-3, momentum=0.9),
-        oracle="exact",
+        method=lp.Exact(),
         attention=["linear", "softmax"],
         record_every=3_000,
         folder=folder,

@@ -77,12 +77,20 @@ def test_one_step_is_the_published_step():
     import optax
 
     found = lp.published_experiment(
-        steps=1, lengths=[1e9], oracle="exact", record_every=1, references=False
+        steps=1, lengths=[1e9], method=lp.Exact(), record_every=1, references=False
     )
     key = jax.random.fold_in(jax.random.key(327), 0)
     start = initial_weights("paper", key[None])["softmax"][0]
     run = lp.descend(
-        key, published_task(), start, 1e9, 1, 128, optax.sgd(2e-3), oracle="exact", record_every=1
+        key,
+        published_task(),
+        start,
+        1e9,
+        1,
+        128,
+        optax.sgd(2e-3),
+        method=lp.Exact(),
+        record_every=1,
     )
     assert found.risk.sel(attention="softmax").values.ravel() == pytest.approx(run.risk, rel=1e-12)
     assert run.risk[1] != run.risk[0]
@@ -91,7 +99,7 @@ def test_one_step_is_the_published_step():
 def test_a_small_experiment():
     """Two seeds at two lengths: shapes, intervals, references, and the order of what is known exactly."""
     found = lp.published_experiment(
-        "released-code", steps=300, lengths=[10, 1000], seeds=2, oracle="exact", record_every=150
+        "released-code", steps=300, lengths=[10, 1000], seeds=2, method=lp.Exact(), record_every=150
     )
     assert found.risk.dims == ("attention", "length", "seed", "step")
     assert found.risk.shape == (2, 2, 2, 3)
@@ -123,14 +131,14 @@ def test_balanced_weights_are_initialisation_9():
 def test_final_parameters_are_those_of_the_runs():
     """Their closed-form risk is the test risk, and what tells the routes apart follows from them."""
     found = lp.published_experiment(
-        steps=20, lengths=[10], seeds=3, oracle="exact", record_every=10, references=False
+        steps=20, lengths=[10], seeds=3, method=lp.Exact(), record_every=10, references=False
     ).sel(attention="linear", length=10)
     task = published_task()
     for seed in range(3):
         run = found.isel(seed=seed)
         U, v = np.zeros((6, 6)), np.append(run.final_v_x, run.final_b)
         U[:5, :5], U[5, :5] = run.final_A, run.final_c
-        exact = float(task.risk(lp.HeadParams(U, v), 10, "linear"))
+        exact = float(task.risk(lp.HeadParams(U, v), 10, "linear").value)
         assert abs(float(run.risk[-1]) - exact) <= 5 * float(run.risk_error[-1])
         sizes = [np.linalg.norm(x) for x in (run.final_c, run.final_v_x, run.final_A)]
         expected = sizes[0] * sizes[1] / sizes[2] / abs(float(run.final_b))

@@ -130,7 +130,7 @@ def test_linear_attention_ends_at_its_closed_form():
 def test_block_structure_is_preserved_at_finite_length():
     task = lp.LinearRegression([[1.5]])
     block = lp.BlockParams([[0.3]], 0.4)
-    run = lp.gradient_flow(task, block.general(), 30, 1.0, saveat=[0.5, 1.0], key=KEY)
+    run = lp.gradient_flow(task, block.general(), 30, 1.0, saveat=[0.5, 1.0])
     U, v = run.final.U, run.final.v
     assert max(abs(U[0, 1]), np.max(np.abs(U[1])), abs(v[0])) < 1e-12
     same = lp.gradient_flow(task, block, 30, 1.0)
@@ -152,13 +152,12 @@ def test_gradient_flow_reports_the_risk_on_fresh_prompts():
         5,
         20.0,
         saveat=[1.0, 20.0],
-        key=KEY,
-        samples=16,
+        method=lp.MonteCarlo(KEY, batch=16),
     )
     np.testing.assert_allclose(run.objective(run.final), run.training_loss[-1])
     assert run.training_loss[-1] < run.training_loss[0]
-    found = task.risk(run.final, 5, key=jax.random.key(77))
-    spread = np.hypot(found.standard_error, run.risk_error[-1])
+    found = task.risk(run.final, 5, method=lp.MonteCarlo(jax.random.key(77)))
+    spread = np.hypot(found.error, run.risk_error[-1])
     assert abs(run.risk[-1] - found.value) <= 5 * spread
     assert run.risk[-1] - run.training_loss[-1] > 5 * spread
 
@@ -170,13 +169,15 @@ def test_gradient_flow_of_a_general_head_reports_the_risk_on_fresh_tasks():
     rng = np.random.default_rng(3)
     task = lp.LinearRegression(np.eye(3))
     start = lp.HeadParams(0.3 * rng.normal(size=(4, 4)), 0.3 * rng.normal(size=4))
-    run = lp.gradient_flow(task, start, 5, 3.0, saveat=[0.0, 3.0], key=KEY, samples=8)
+    run = lp.gradient_flow(
+        task, start, 5, 3.0, saveat=[0.0, 3.0], method=lp.QuasiMonteCarlo(KEY, points=8)
+    )
     np.testing.assert_allclose(run.objective(run.final), run.training_loss[-1])
     for i in (0, 1):
-        found = task.risk(run.at(i), 5, key=jax.random.key(78))
-        spread = np.hypot(found.standard_error, run.risk_error[i])
+        found = task.risk(run.at(i), 5, method=lp.QuasiMonteCarlo(jax.random.key(78)))
+        spread = np.hypot(found.error, run.risk_error[i])
         assert abs(run.risk[i] - found.value) <= 5 * spread
-    assert found.value - run.training_loss[-1] > 5 * found.standard_error
+    assert found.value - run.training_loss[-1] > 5 * found.error
 
 
 def test_gradient_flow_of_a_general_head_is_exact_at_infinity():
@@ -185,7 +186,7 @@ def test_gradient_flow_of_a_general_head_is_exact_at_infinity():
     task = lp.LinearRegression(np.eye(3))
     start = lp.HeadParams(0.3 * rng.normal(size=(4, 4)), 0.3 * rng.normal(size=4))
     run = lp.gradient_flow(task, start, math.inf, 3.0, saveat=[0.0, 3.0])
-    np.testing.assert_allclose(run.risk, [task.risk(run.at(i), math.inf) for i in (0, 1)])
+    np.testing.assert_allclose(run.risk, [task.risk(run.at(i), math.inf).value for i in (0, 1)])
     np.testing.assert_array_equal(run.risk, run.training_loss)
     assert np.all(run.risk_error == 0)
     assert run.risk[1] < run.risk[0]

@@ -1,4 +1,4 @@
-"""The measures every property is tested on. Add an entry, and it inherits all tests of this folder."""
+"""Measures on which every property is tested; a new entry inherits all tests of this folder."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -14,9 +14,9 @@ from ..oracles import measures as oracle
 
 
 class Triangular(lp.AbstractAutodiffMeasure):
-    """A user's own measure, by log_mgf and sample only: the sum of two uniforms on [-a/2, a/2]."""
+    """A custom measure with log_mgf and sample only: the sum of two uniforms on [-a/2, a/2]."""
 
-    dim: int = eqx.field(static=True, default=2)
+    dim: int = 2
     a: float = eqx.field(static=True, default=1.6)
 
     def log_mgf(self, u):
@@ -28,7 +28,7 @@ class Triangular(lp.AbstractAutodiffMeasure):
 
 
 class Case(NamedTuple):
-    """A measure, its cumulant function in mpmath, and what it cannot do (with the reason it says itself)."""
+    """A measure, its cumulant function in mpmath, and what it does not support."""
 
     make: Callable[[], lp.AbstractMeasure]
     psi: oracle.Psi

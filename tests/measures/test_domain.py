@@ -1,9 +1,6 @@
 # pyright: reportOperatorIssue=false
 """Measures with a cumulant function that is infinite somewhere: infinity or an error outside."""
 
-import re
-from pathlib import Path
-
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -14,25 +11,14 @@ from scipy import integrate
 import largeprompt as lp
 from largeprompt.measures import IndependentSum
 
+from ..documented import classes_in
 from .registry import CASES
 
-GUIDE = Path(__file__).parents[2] / "docs" / "extending.md"
-
-
-def _documented():
-    """The class Laplace as docs/extending.md prints it."""
-    block = re.search(r"```python\n(.*?)\n\n\nhead =", GUIDE.read_text(), flags=re.DOTALL)
-    assert block is not None
-    names: dict = {}
-    exec(block[1], names)
-    return names["Laplace"]
-
-
-Laplace = _documented()
+Laplace = classes_in("extending.md", lp.AbstractMeasure)["Laplace"]
 
 
 class Undeclared(lp.AbstractAutodiffMeasure):
-    """The same law, its domain forgotten; `infinite` says +inf outside, as a careful user may."""
+    """The same law without `in_domain`; with `infinite`, log_mgf is +inf outside the domain."""
 
     infinite: bool = eqx.field(static=True, default=False)
     dim: int = eqx.field(static=True, default=2)
@@ -107,8 +93,8 @@ def test_log_mgf_is_infinite_outside_the_domain_and_tilting_raises(name):
 
 
 @parametrize
-def test_domain_under_jit_vmap_and_grad(name):
-    """One batch with both kinds of rows: values and derivatives inside as alone, none outside."""
+def test_log_mgf_outside_the_domain_under_jit_vmap_and_grad(name):
+    """In a batch with rows inside and outside, the rows inside are not affected."""
     make, inside, outside = LIMITED[name]
     mu, us = make(), jnp.array([inside, outside])
 
@@ -138,27 +124,28 @@ AT = {
     "attend": lambda z: lp.attend(HEAD, HALF, z),
     "attend, a batch": lambda z: lp.attend(HEAD, HALF, np.stack([GOOD, z])),
     "attend_jacobians": lambda z: lp.attend_jacobians(HEAD, HALF, z),
-    "estimate": lambda z: lp.estimate(
-        KEY, "output_error", HEAD, HALF, z, 4, max_replicates=2, batch=2
+    "expect, Monte Carlo": lambda z: lp.expect(
+        lp.OutputError(), HEAD, HALF, z, 4, lp.MonteCarlo(KEY, max_replicates=2, batch=2)
     ),
-    "quasi_estimate": lambda z: lp.quasi_estimate(
-        KEY, "output_error", HEAD, HALF, z, 4.0, points=8, replicates=2
+    "expect, quasi-Monte Carlo": lambda z: lp.expect(
+        lp.OutputError(), HEAD, HALF, z, 4.0, lp.QuasiMonteCarlo(KEY, points=8, replicates=2)
     ),
     "concentration_curve": lambda z: lp.concentration_curve(
-        HEAD, HALF, lp.Dirac(z), [4.0], key=KEY
+        HEAD, HALF, lp.Dirac(z), [4.0], method=lp.QuasiMonteCarlo(KEY)
     ),
 }
 
 
 @pytest.mark.parametrize("name", AT)
-def test_attention_and_errors_raise_outside_the_domain(name):
+def test_attend_and_expect_raise_outside_the_domain(name):
     AT[name](GOOD)
     with pytest.raises(ValueError, match=r"U z must lie in the domain of this Laplace measure"):
         AT[name](BAD)
 
 
-def test_a_finite_prompt_has_a_mean_output_outside_the_domain():
-    found = lp.quasi_estimate(KEY, "finite_mean", HEAD, HALF, BAD, 4.0, points=8, replicates=2)
+def test_expect_output_of_a_finite_prompt_outside_the_domain():
+    method = lp.QuasiMonteCarlo(KEY, points=8, replicates=2)
+    found = lp.expect(lp.Output(), HEAD, HALF, BAD, 4.0, method)
     assert np.all(np.isfinite(found.value))
 
 
@@ -175,7 +162,7 @@ def test_attend_under_jit_and_grad_in_the_parameter_of_the_measure():
 
 
 @pytest.mark.parametrize("infinite", [False, True])
-def test_a_forgotten_domain_is_an_error_that_names_in_domain(infinite):
+def test_tilt_without_in_domain_raises_where_log_mgf_is_not_finite(infinite):
     mu, bad = Undeclared(infinite), np.array([3.0, 0.0])
     assert mu.tilted_mean([1.0, 0.0])[0] == pytest.approx(2 / 3)
     for call in (mu.tilted_mean, mu.tilted_cov, lambda u: mu.tilt(u).mean()):
@@ -197,7 +184,7 @@ def test_a_forgotten_domain_is_an_error_that_names_in_domain(infinite):
 
 
 @pytest.mark.parametrize("name", [name for name in CASES if not name.startswith("custom")])
-def test_built_in_measures_pay_nothing(name):
+def test_finite_everywhere_traces_no_checks(name):
     """No check is traced where psi is finite everywhere."""
     mu = CASES[name].make()
     assert mu.finite_everywhere
@@ -207,7 +194,7 @@ def test_built_in_measures_pay_nothing(name):
         assert "callback" not in program
 
 
-def test_sums_of_gaussians_are_gaussian():
+def test_add_gaussians_is_gaussian():
     rng = np.random.default_rng(0)
     A, B = rng.normal(size=(2, 2, 2))
     first, second = lp.Gaussian([1.0, 2.0], A @ A.T), lp.Gaussian([0.5, -1.0], B @ B.T)
@@ -231,7 +218,7 @@ def test_sums_of_gaussians_are_gaussian():
     assert np.allclose(image.covariance, MAP @ G @ MAP.T)
 
 
-def test_sums_with_another_law_hold_one_gaussian():
+def test_add_another_law_keeps_one_gaussian():
     normal = lp.Gaussian(np.zeros(2), np.eye(2))
     total = normal + lp.Uniform(2) + normal + lp.Rademacher(2) + normal
     assert isinstance(total, IndependentSum)

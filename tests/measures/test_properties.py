@@ -1,4 +1,4 @@
-"""What is true of every measure, over the registry."""
+"""Properties of every measure of the registry."""
 
 import equinox as eqx
 import jax
@@ -22,12 +22,12 @@ def _vectors(d: int, n: int = 3, scale: float = 1.5) -> np.ndarray:
 
 @eqx.filter_jit
 def _moments(mu, us):
-    """Psi, tilted means and covariances at `ROWS` vectors: one program for each kind of measure serves three tests."""
+    """Values of psi, tilted means and covariances at `ROWS` vectors, compiled once per measure."""
     return jax.vmap(lambda u: (mu.log_mgf(u), mu.tilted_mean(u), mu.tilted_cov(u)))(us)
 
 
 @parametrize
-def test_gradient_and_hessian_of_log_mgf_are_tilted_moments(name):
+def test_tilted_moments_are_gradient_and_hessian_of_log_mgf(name):
     mu = CASES[name].make()
 
     @jax.jit
@@ -67,7 +67,7 @@ def test_log_mgf_vanishes_at_zero_and_is_convex(name):
 
 
 @parametrize
-def test_affine_image(name):
+def test_affine(name):
     mu = CASES[name].make()
     A = np.random.default_rng(1).normal(size=(2, mu.dim))
     b = np.array([0.3, -2.0])
@@ -88,7 +88,7 @@ def test_affine_image(name):
 
 @parametrize
 @pytest.mark.parametrize("other", ["uniform", "gaussian", "dirac"])
-def test_independent_sum(name, other):
+def test_add(name, other):
     mu = CASES[name].make()
     d = mu.dim
     nu = {
@@ -106,10 +106,11 @@ def test_independent_sum(name, other):
 
 
 @pytest.mark.parametrize("name", [name for name, case in CASES.items() if case.samples])
-def test_samples_have_the_mean_and_covariance(name):
-    """Fixed key; |z| <= 6 for at most 9 + 3 numbers each: a false alarm has probability below 3e-8 per measure.
+def test_sample_has_the_mean_and_covariance(name):
+    """Fixed key and |z| <= 6 for at most 12 numbers: a false alarm has probability below 3e-8.
 
-    Standard errors of covariance entries come from the sample itself; entries without variance must agree to rounding.
+    Standard errors of covariance entries come from the sample; entries without variance must agree
+    to rounding.
     """
     mu = CASES[name].make()
     x = np.asarray(mu.sample(jax.random.key(3), DRAWS).points)
@@ -122,7 +123,7 @@ def test_samples_have_the_mean_and_covariance(name):
 
 
 @pytest.mark.parametrize("name", [name for name, case in CASES.items() if case.has_proxy])
-def test_subgaussian_inequality(name):
+def test_subgaussian_proxy_bounds_log_mgf(name):
     mu = CASES[name].make()
     proxy, mean = mu.subgaussian_proxy(), np.asarray(mu.mean())
     for scale in (1e-3, 0.1, 1.0, 10.0, 100.0):
@@ -133,14 +134,14 @@ def test_subgaussian_inequality(name):
 
 
 @pytest.mark.parametrize("name", [name for name, case in CASES.items() if not case.has_proxy])
-def test_a_missing_proxy_says_how_to_add_it(name):
+def test_subgaussian_proxy_missing_names_the_fix(name):
     with pytest.raises(ValueError, match=r"To fix: (add|give)"):
         CASES[name].make().subgaussian_proxy()
 
 
 @parametrize
-def test_transformations_go_through_methods(name):
-    """jit, vmap and the pytree itself: a measure is an argument like any array."""
+def test_log_mgf_and_tilted_moments_under_jit_and_vmap(name):
+    """A measure is a pytree: an argument of jit and vmap like any array."""
     mu = CASES[name].make()
     us = _vectors(mu.dim, ROWS)
     batched = [np.asarray(values)[:3] for values in _moments(mu, jnp.asarray(us))]
@@ -150,7 +151,7 @@ def test_transformations_go_through_methods(name):
 
 
 @pytest.mark.parametrize("name", [name for name, case in CASES.items() if case.samples])
-def test_sampling_is_jittable_and_depends_on_the_key_only(name):
+def test_sample_under_jit_depends_on_the_key_only(name):
     mu = CASES[name].make()
     draw = eqx.filter_jit(lambda m, key: m.sample(key, DRAWS).points)
     key = jax.random.key(11)

@@ -43,8 +43,8 @@ MISTAKES = {
         lambda: lp.Layer([lp.Head(U=EYE, V=np.ones((3, 2)))]),
         "residual layer needs outputs",
     ),
-    "layer on a mixture": (
-        lambda: lp.Layer([HEAD])(lp.Mixture([1], [GAUSSIAN])),
+    "layer on a uniform law": (
+        lambda: lp.Layer([HEAD])(lp.Uniform(2, 1.0)),
         "push samples instead",
     ),
 }

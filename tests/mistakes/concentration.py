@@ -8,11 +8,11 @@ from .things import EYE, GAUSSIAN, HEAD, KEY, PROMPT
 MISTAKES = {
     "curve of something unknown": (
         lambda: lp.concentration_curve(HEAD, GAUSSIAN, GAUSSIAN, [2.0], "outputs"),
-        "quantity must be one of",
+        r"quantity must be Output.*did you mean lp.OutputError\(\)",
     ),
     "curve by no method": (
         lambda: lp.concentration_curve(HEAD, GAUSSIAN, GAUSSIAN, [2.0], method="guess"),
-        "method must be 'exact' or 'montecarlo'",
+        "method must be a method object",
     ),
     "curve without lengths": (
         lambda: lp.concentration_curve(HEAD, GAUSSIAN, GAUSSIAN, []),
@@ -31,18 +31,20 @@ MISTAKES = {
         "nu must have the dimension of the head, 2",
     ),
     "sampled curve without a key": (
-        lambda: lp.concentration_curve(HEAD, GAUSSIAN, GAUSSIAN, [2], method="montecarlo"),
-        "method='montecarlo' needs a key",
+        lambda: lp.concentration_curve(HEAD, GAUSSIAN, GAUSSIAN, [2], method=lp.MonteCarlo()),
+        "MonteCarlo needs a key",
     ),
     "sampled curve of half a token": (
-        lambda: lp.concentration_curve(
-            HEAD, GAUSSIAN, GAUSSIAN, [2.5], method="montecarlo", key=KEY
-        ),
-        "L .a prompt to be sampled. must be a positive integer",
+        lambda: lp.concentration_curve(HEAD, GAUSSIAN, GAUSSIAN, [2.5], method=lp.MonteCarlo(KEY)),
+        "L .the number of tokens to sample. must be a positive integer",
     ),
     "random points without a key": (
         lambda: lp.concentration_curve(HEAD, lp.Uniform(2, 1.0), GAUSSIAN, [2.0]),
-        "needs a key",
+        r"pass method=lp.QuasiMonteCarlo\(key\)",
+    ),
+    "curve of a vector": (
+        lambda: lp.concentration_curve(HEAD, GAUSSIAN, GAUSSIAN, [2.0], lp.Output()),
+        "one number for every length",
     ),
     "negative steepness": (lambda: lp.sharp_exponent(-1), "kappa must be finite and >= 0"),
     "steepness a word": (lambda: lp.sharp_exponent("one"), "kappa must be a number"),

@@ -21,7 +21,7 @@ MISTAKES = {
         lambda: lp.gradient_flow(
             lp.LinearRegression(np.eye(3)), lp.HeadParams(np.eye(4), np.ones(4)), 10
         ),
-        "averaged over random tasks and needs a key",
+        r"pass method=lp.QuasiMonteCarlo\(key\)",
     ),
     "flow from scores too large to average": (
         lambda: lp.gradient_flow(TASK, lp.BlockParams(1e4 * EYE, 1.0), 10),
@@ -29,22 +29,23 @@ MISTAKES = {
     ),
     "flow of another task without a key": (
         lambda: lp.gradient_flow(lp.ProductRegression(lp.Rademacher(2)), START.general(), 10),
-        "is sampled and needs a key",
+        r"pass method=lp.MonteCarlo\(key\)",
     ),
     "flow on no prompts": (
         lambda: lp.gradient_flow(
-            lp.ProductRegression(lp.Rademacher(2)), START.general(), 10, key=KEY, samples=0
+            lp.ProductRegression(lp.Rademacher(2)),
+            START.general(),
+            10,
+            method=lp.MonteCarlo(KEY, batch=0),
         ),
-        "samples must be a positive integer",
+        "batch must be a positive integer",
     ),
     "descent on more tokens than can be drawn": (
         lambda: lp.descend(KEY, TASK, START, 1e9, 10),
-        "pass oracle='exact'",
+        r"pass method=lp.Exact\(\)",
     ),
     "descent of another task on more tokens than can be drawn": (
-        lambda: lp.descend(
-            KEY, lp.ProductRegression(lp.Rademacher(2)), START, 1e9, 10, oracle="prompts"
-        ),
+        lambda: lp.descend(KEY, lp.ProductRegression(lp.Rademacher(2)), START, 1e9, 10),
         "pass a shorter L or a smaller batch",
     ),
     "risk of a prompt longer than is averaged": (

@@ -5,7 +5,7 @@ import numpy as np
 
 import largeprompt as lp
 
-from .things import EYE, GAUSSIAN, KEY
+from .things import EYE, KEY
 
 MISTAKES = {
     "block not square": (lambda: lp.BlockParams(np.ones((2, 3)), 1.0), "A must be a square matrix"),
@@ -22,17 +22,28 @@ MISTAKES = {
         lambda: lp.LinearRegression(EYE, query_cov=np.eye(3)),
         "query_cov must have shape",
     ),
-    "descent: no such oracle": (
+    "descent: a text for a method": (
         lambda: lp.descend(
-            KEY, lp.LinearRegression(EYE), lp.BlockParams(EYE, 1.0), 5, 1, oracle="magic"
+            KEY, lp.LinearRegression(EYE), lp.BlockParams(EYE, 1.0), 5, 1, method="exact"
         ),
-        "oracle must be",
+        r"pass method=lp.Exact\(\), lp.MonteCarlo\(\)",
     ),
-    "descent: reduced oracle of another task": (
+    "descent: a method with a key": (
         lambda: lp.descend(
-            KEY, lp.ProductRegression(lp.Rademacher(2)), lp.BlockParams(EYE, 1.0), 5, 1
+            KEY, lp.LinearRegression(EYE), lp.BlockParams(EYE, 1.0), 5, 1, method=lp.MonteCarlo(KEY)
         ),
-        "linear regression only",
+        "descend takes key, batch and mesh itself; received a MonteCarlo with its own key",
+    ),
+    "descent: exact gradients of another task": (
+        lambda: lp.descend(
+            KEY,
+            lp.ProductRegression(lp.Rademacher(2)),
+            lp.BlockParams(EYE, 1.0),
+            5,
+            1,
+            method=lp.Exact(),
+        ),
+        "ProductRegression has only gradients of sampled prompts",
     ),
     "descent: prompts of half a token": (
         lambda: lp.descend(KEY, lp.LinearRegression(EYE), lp.BlockParams(EYE, 1.0), 2.5, 1),
@@ -88,14 +99,34 @@ MISTAKES = {
     ),
     "general risk without a key": (
         lambda: lp.LinearRegression(np.eye(3)).risk(lp.HeadParams(np.eye(4), np.ones(4)), 5),
-        "needs a key",
+        r"pass method=lp.QuasiMonteCarlo\(key\) or lp.MonteCarlo\(key\), or BlockParams",
+    ),
+    "general risk by a method without a key": (
+        lambda: lp.LinearRegression(np.eye(3)).risk(
+            lp.HeadParams(np.eye(4), np.ones(4)), 5, method=lp.QuasiMonteCarlo()
+        ),
+        "QuasiMonteCarlo needs a key",
+    ),
+    "risk of sampled prompts without a key": (
+        lambda: lp.LinearRegression(EYE).risk(lp.BlockParams(EYE, 1.0), 5, method=lp.MonteCarlo()),
+        "MonteCarlo needs a key",
+    ),
+    "risk of half a token by sampling": (
+        lambda: lp.LinearRegression(EYE).risk(
+            lp.BlockParams(EYE, 1.0), 2.5, method=lp.MonteCarlo(KEY)
+        ),
+        "positive integer",
     ),
     "bayes risk of half a token": (
-        lambda: lp.LinearRegression(EYE).bayes_risk(2.5, KEY),
+        lambda: lp.LinearRegression(EYE).bayes_risk(2.5, lp.MonteCarlo(KEY)),
         "whole number of tokens",
     ),
-    "product task of Gaussians": (
-        lambda: lp.ProductRegression(GAUSSIAN),
-        "inputs must be a Rademacher or a Uniform measure",
+    "bayes risk without a method": (
+        lambda: lp.LinearRegression(EYE).bayes_risk(5),
+        r"pass method=lp.MonteCarlo\(key\)",
+    ),
+    "product task of an array": (
+        lambda: lp.ProductRegression(EYE),
+        "inputs must be a measure",
     ),
 }

@@ -21,12 +21,12 @@ MISTAKES = {
         "must broadcast",
     ),
     "no closed form": (
-        lambda: lp.output_error(HEAD, lp.Rademacher(2), [1, 0], 5),
-        "use quasi_estimate",
+        lambda: lp.output_error(HEAD, lp.Uniform(2), [1, 0], 5),
+        r"pass method=lp.QuasiMonteCarlo\(key\) or lp.MonteCarlo\(key\)",
     ),
     "no closed form for the gradient": (
         lambda: lp.gradient_error(HEAD, lp.Sphere(2, 1.0), [1, 0], 5),
-        "use quasi_estimate",
+        r"pass method=lp.QuasiMonteCarlo\(key\)",
     ),
     "sigma negative": (lambda: lp.participation(-1.0, 5), "sigma must be finite and >= 0"),
     "sigma NaN": (lambda: lp.participation(np.nan, 5), "sigma must be finite and >= 0"),
@@ -48,7 +48,7 @@ MISTAKES = {
     "table beyond its range": (lambda: lp.ParticipationTable(10.0, 1.0)(2.0), "table's range"),
     "sampling an infinite prompt": (
         lambda: lp.sample_outputs(KEY, HEAD, GAUSSIAN, [1, 0], np.inf, 3),
-        "L .a prompt to be sampled. must be a positive integer",
+        "L .the number of tokens to sample. must be a positive integer",
     ),
     "sampling half a token": (
         lambda: lp.sample_outputs(KEY, HEAD, GAUSSIAN, [1, 0], 2.5, 3),
@@ -56,7 +56,7 @@ MISTAKES = {
     ),
     "sampling scores of signs": (
         lambda: lp.sample_outputs(KEY, HEAD, lp.Rademacher(2), [1, 0], 5, 3),
-        "route='tokens'",
+        r"attend to mu.sample\(key, L\)",
     ),
     "sampling a batch of queries": (
         lambda: lp.sample_outputs(KEY, HEAD, GAUSSIAN, EYE, 5, 3),
@@ -66,36 +66,48 @@ MISTAKES = {
         lambda: lp.sample_gradients(KEY, HEAD, GAUSSIAN, [1, 0], 5, 3, cotangent=np.ones(3)),
         "cotangent must have shape",
     ),
-    "estimate of something unknown": (
-        lambda: lp.estimate(KEY, "error", HEAD, GAUSSIAN, [1, 0], 5),
-        "quantity must be one of",
+    "average of something unknown": (
+        lambda: lp.expect("gradient_U_error", HEAD, GAUSSIAN, [1, 0], 5),
+        r"did you mean lp.GradientError\('U'\)",
     ),
-    "estimate without a query": (
-        lambda: lp.estimate(KEY, "output_error", HEAD, GAUSSIAN),
-        "needs head",
+    "average of a class": (
+        lambda: lp.expect(lp.OutputError, HEAD, GAUSSIAN, [1, 0], 5),
+        "the class OutputError",
     ),
-    "estimate by an unknown route": (
-        lambda: lp.estimate(KEY, "output_error", HEAD, GAUSSIAN, [1, 0], 5, route="magic"),
-        "route must be",
+    "gradient in another matrix": (lambda: lp.GradientError("W"), "matrix must be 'U' or 'V'"),
+    "distance to something else": (lambda: lp.OutputError("mean"), "to must be 'limit' or"),
+    "method a text": (
+        lambda: lp.expect(lp.Output(), HEAD, GAUSSIAN, [1, 0], 5, "montecarlo"),
+        "method must be a method object",
     ),
-    "gradient by scores": (
-        lambda: lp.estimate(KEY, "gradient_U_error", HEAD, GAUSSIAN, [1, 0], 5, route="scores"),
-        "use route='tokens'",
+    "sampling without a key": (
+        lambda: lp.expect(lp.Output(), HEAD, GAUSSIAN, [1, 0], 5, lp.MonteCarlo()),
+        "MonteCarlo needs a key",
     ),
-    "estimate to no error": (
-        lambda: lp.estimate(KEY, "output_error", HEAD, GAUSSIAN, [1, 0], 5, relative_error=0),
-        "relative_error must be > 0",
+    "a function of the output, exactly": (
+        lambda: lp.expect(lambda output: output[0], HEAD, GAUSSIAN, [1, 0], 5),
+        "only MonteCarlo averages this quantity",
     ),
-    "estimate of no budget": (
-        lambda: lp.estimate(KEY, "output_error", HEAD, GAUSSIAN, [1, 0], 5, max_replicates=0),
+    "a function of the output over queries": (
+        lambda: lp.expect(lambda output: output[0], HEAD, PROMPT, GAUSSIAN, 5),
+        r"pass method=lp.QuasiMonteCarlo\(key\), or lp.MonteCarlo",
+    ),
+    "queries of another dimension": (
+        lambda: lp.expect(lp.Output(), HEAD, GAUSSIAN, lp.Rademacher(3), 5),
+        "nu must have the dimension of the head, 2",
+    ),
+    "no relative error": (
+        lambda: lp.MonteCarlo(KEY, relative_error=0),
+        "relative_error must be finite and > 0",
+    ),
+    "no budget": (
+        lambda: lp.MonteCarlo(KEY, max_replicates=0),
         "max_replicates must be a positive integer",
     ),
     "one scrambling": (
-        lambda: lp.quasi_estimate(KEY, "output_error", HEAD, PROMPT, [1, 0], 5, replicates=1),
+        lambda: lp.QuasiMonteCarlo(KEY, replicates=1),
         "replicates must be at least 2",
     ),
-    "quasi of something unknown": (
-        lambda: lp.quasi_estimate(KEY, "error", HEAD, PROMPT, [1, 0], 5),
-        "quantity must be one of",
-    ),
+    "no points": (lambda: lp.QuasiMonteCarlo(KEY, points=0), "points must be a positive integer"),
+    "a seed for a key": (lambda: lp.MonteCarlo(7), "key must be one JAX random key"),
 }

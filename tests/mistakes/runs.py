@@ -18,7 +18,7 @@ MISTAKES = {
     # studies
     "study of another name": (lambda: find_study("lemma-2.2"), "a study must be one of"),
     "scale of another name": (lambda: find_study("lemma-2.1").config("huge"), "scale must be"),
-    "not in block form": (lambda: lp.to_block(lp.HeadParams(EYE, np.ones(2))), "block form"),
+    "not in block form": (lambda: lp.HeadParams(EYE, np.ones(2)).to_block(), "block form"),
     # sweeps
     "cell function with a dot": (
         lambda: lp.Sweep("tests.sweep.cells.draws", [{}]),

@@ -27,7 +27,9 @@ def tilted_covariance(*, tokens, weights, U, z) -> np.ndarray:
 
 
 def tilted_moments(points, log_weights, tilts) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """(log sum_i w_i e^<u, x_i>, mean, covariance) of the tilted tokens for every row u of tilts, in float64."""
+    """(log sum_i w_i e^<u, x_i>, mean, covariance) of the tilted tokens for every row u of tilts,
+    in float64.
+    """
     points, tilts = (np.asarray(a, np.float64) for a in (points, tilts))
     logs = np.zeros(len(points)) if log_weights is None else np.asarray(log_weights, np.float64)
     scores = tilts @ points.T + logs

@@ -1,11 +1,15 @@
-"""Gradient flows by NumPy and SciPy: the infinite-prompt flow as printed in the paper, and flows of risks integrated by brute force."""
+"""Gradient flows by NumPy and SciPy: the infinite-prompt flow as printed in the paper, and flows of
+risks integrated by brute force.
+"""
 
 import numpy as np
 from scipy.integrate import solve_ivp
 
 
 def infinite_flow(cov, A, b, times):
-    """A' = b Sig^2 - b^2 Sig^2 A Sig, b' = tr(A'Sig^2) - b tr(A'Sig^2 A Sig), for S_w = I; (A, b) at the times."""
+    """A' = b Sig^2 - b^2 Sig^2 A Sig, b' = tr(A'Sig^2) - b tr(A'Sig^2 A Sig), for S_w = I; (A, b)
+    at the times.
+    """
     d = len(cov)
     square = cov @ cov
 
@@ -27,8 +31,9 @@ def scalar_flow(cov, x, times):
 
 
 def scalar_finite_flow(participation, variance, a, b, L, times):
-    """d = 1, no noise: the flow of R_L(a, b) = 1/2 E_x[ b^2 { q (1 - P_2 - 6 P_3 + 6 P_22) + s P_2 } - 2 b (1 - P_2) x^2 s a + x^2 ]
-    with q = (x a s)^2, by Gauss-Hermite nodes in x, central differences and SciPy. `participation(sigma, L)` gives (P_2, P_3, P_22).
+    """d = 1, no noise: the flow of R_L(a, b) = 1/2 E_x[ b^2 { q (1 - P_2 - 6 P_3 + 6 P_22) + s P_2
+    } - 2 b (1 - P_2) x^2 s a + x^2 ] with q = (x a s)^2, by Gauss-Hermite nodes in x, central
+    differences and SciPy. `participation(sigma, L)` gives (P_2, P_3, P_22).
     """
     nodes, weights = np.polynomial.hermite_e.hermegauss(60)
     x = nodes * np.sqrt(variance)

@@ -1,4 +1,6 @@
-"""Cumulant functions psi(u) = log E exp(<u, x>) in mpmath, and their derivatives by high-precision differences."""
+"""Cumulant functions psi(u) = log E exp(<u, x>) in mpmath, and their derivatives by high-precision
+differences.
+"""
 
 from collections.abc import Callable, Sequence
 from typing import Any

@@ -36,7 +36,9 @@ def enumerate_prompts(*, atoms, weights, U, V, z, L) -> dict:
 
 
 def simulate_gaussian_prompts(*, mean, factor, U, V, z, L, n, seed) -> dict:
-    """N prompts of L tokens m + B g: per-prompt values of T, T T', and the three squared errors against the limit."""
+    """N prompts of L tokens m + B g: per-prompt values of T, T T', and the three squared errors
+    against the limit.
+    """
     rng = np.random.default_rng(seed)
     cov = factor @ factor.T
     T_inf = V @ mean + V @ cov @ U @ z

@@ -1,6 +1,8 @@
-"""E over a scalar Gaussian query of the squared error, by brute force: dense grids everywhere, nothing placed cleverly.
+"""E over a scalar Gaussian query of the squared error, by brute force: dense grids everywhere,
+nothing placed cleverly.
 
-One scalar head with U = sqrt(kappa), V = 1, tokens N(0, 1), query z ~ N(0, 1): sigma = sqrt(kappa) |z| and
+One scalar head with U = sqrt(kappa), V = 1, tokens N(0, 1), query z ~ N(0, 1): sigma = sqrt(kappa)
+|z| and
 
     E |T_L - T|^2 = E_z[ P_2 + sigma^2 (P_2 - 6 P_3 + 6 P_22) ].
 """
@@ -11,7 +13,9 @@ import numpy as np
 
 
 def dense_participation(sigma, lengths):
-    """P_2, P_3, P_22 at one sigma and several lengths; arrays over the lengths. About 1e-10, for sigma up to 30."""
+    """P_2, P_3, P_22 at one sigma and several lengths; arrays over the lengths. About 1e-10, for
+    sigma up to 30.
+    """
     g_step = min(0.05, 0.25 / max(sigma, 1e-9))
     g = np.arange(-13.0, 17.0, g_step)  # a prompt sees no score beyond, and t no smaller
     s = sigma * g

@@ -34,7 +34,9 @@ def simulate(*, cov, task_cov, noise, U, v, L, n, seed, attention="softmax", que
 
 
 def simulate_gradients(*, cov, task_cov, query_cov, noise, U, v, L, n, seed, attention):
-    """N rows (dU, dv, loss) of 1/2 (prediction - target)^2, each derivative from the definition of attention."""
+    """N rows (dU, dv, loss) of 1/2 (prediction - target)^2, each derivative from the definition of
+    attention.
+    """
     rng = np.random.default_rng(seed)
     d = len(cov)
     B, R, Q = (np.linalg.cholesky(m) for m in (cov, task_cov, query_cov))

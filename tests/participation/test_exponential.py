@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 import largeprompt as lp
-from largeprompt.concentration._quadratic_form import Feature, gaussian_average
 from largeprompt.participation.exponential import LARGEST, exponential_table, moment_functions
+from largeprompt.prompts.quadratic_form import Feature, gaussian_average
 
 from ..oracles.pair import two_token_participation
 

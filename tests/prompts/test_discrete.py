@@ -36,7 +36,7 @@ def test_error_table_against_enumeration(gap):
         head, mu, z = _law(rng, gap)
         exact = [_enumerated(head, mu, z, L) for L in LENGTHS]
         for name, quantity in QUANTITIES.items():
-            found = error_table(head, mu, z, quantity).at(LENGTHS)
+            found = error_table(head, [mu], z, quantity).at(LENGTHS)
             want = np.array([values[name] for values in exact])
             assert np.all(np.abs(found.value - want) <= found.relative_error * want), name
             assert np.all(found.relative_error < 1e-11), name
@@ -98,7 +98,7 @@ def test_error_table_gives_the_values_of_the_functions():
         "gradient_V": gradient.V,
     }
     for quantity, values in want.items():
-        found = error_table(head, mu, z, quantity).at(L)
+        found = error_table(head, [mu], z, quantity).at(L)
         np.testing.assert_allclose(found.value, values, rtol=1e-11)
         assert np.all(found.value[:, -1] == 0)
 
@@ -156,6 +156,6 @@ def test_output_error_of_atoms_that_never_matter():
 
 def test_error_table_refuses_longer_prompts():
     head, mu, z = _table_case()
-    table = error_table(head, mu, z, longest=1e3)
+    table = error_table(head, [mu], z, longest=1e3)
     with pytest.raises(ValueError, match="at most 1000"):
         table.at([10.0, 2000.0])

@@ -17,7 +17,9 @@ KEY = words(jax.random.key(3))
 
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.float64])
 def test_pairs_of_normals(dtype):
-    """Normal, independent of each other: Kolmogorov-Smirnov and correlations of powers at 1e-6 each."""
+    """Normal, independent of each other: Kolmogorov-Smirnov and correlations of powers at 1e-6
+    each.
+    """
     pair = normal_pairs(KEY, 1, counters((200_000,)), dtype)
     assert all(a.dtype == dtype for a in pair)
     g, e = (np.asarray(a, np.float64) for a in pair)
@@ -44,7 +46,9 @@ def test_streams_and_keys_differ():
 
 
 def test_extreme_bits_give_finite_numbers_and_a_long_tail():
-    """The words 0 and 2^32 - 1 are the ends of the radius: 6.76 and 0 in float32, no infinity, no NaN."""
+    """The words 0 and 2^32 - 1 are the ends of the radius: 6.76 and 0 in float32, no infinity, no
+    NaN.
+    """
     ends = jnp.array([0, 1, 2**31, 2**32 - 1], jnp.uint32)
     unit = np.asarray(normals._unit_of_32_bits(ends), np.float64)
     assert np.allclose(unit, (np.array([0, 1, 2**31, 2**32 - 1]) + 0.5) / 2**32, rtol=1e-7)

@@ -7,7 +7,8 @@ import pytest
 from scipy import stats
 
 import largeprompt as lp
-from largeprompt.prompts import _weighted_sums, sampling
+from largeprompt.prompts import sampling
+from largeprompt.prompts import weighted_sums as _weighted_sums
 
 KEY = jax.random.key(17)
 
@@ -27,8 +28,8 @@ def _brute_outputs(head, mu, z, L, n):
 def _assert_same_law(first: np.ndarray, second: np.ndarray) -> None:
     """Two-sample tests of mean, covariance and three projections.
 
-    Means and covariances within 5 standard errors (at most 44 numbers), Kolmogorov-Smirnov p above 1e-6 (3 tests): a false
-    alarm has probability below 3e-5. Keys are fixed.
+    Means and covariances within 5 standard errors (at most 44 numbers), Kolmogorov-Smirnov p above
+    1e-6 (3 tests): a false alarm has probability below 3e-5. Keys are fixed.
     """
     n = len(first)
     assert len(second) == n
@@ -86,10 +87,12 @@ def test_gradients_have_the_law_of_brute_force(L):
 
 
 def test_streaming_over_blocks_agrees_with_the_exact_error():
-    """L of eight and a half blocks; the mean squared error within 5 standard errors of the exact one.
+    """L of eight and a half blocks; the mean squared error within 5 standard errors of the exact
+    one.
 
-    At this length an output is nearly Gaussian, so 400 prompts average squares of normals: a false alarm has probability
-    below 1e-5 (Student's t at 5 with room for the skewness of the mean, about 0.1).
+    At this length an output is nearly Gaussian, so 400 prompts average squares of normals: a false
+    alarm has probability below 1e-5 (Student's t at 5 with room for the skewness of the mean, about
+    0.1).
     """
     head, mu, z = _problem()
     L = 17 * _weighted_sums._BLOCK

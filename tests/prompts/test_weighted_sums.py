@@ -1,14 +1,16 @@
-"""Sums over sampled tokens: by blocks, by the CPU's kernel and by the GPU's (interpreted), judged by NumPy on the same normals."""
+"""Sums over sampled tokens: by blocks, by the CPU's kernel and by the GPU's (interpreted), judged
+by NumPy on the same normals.
+"""
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from largeprompt.prompts import _weighted_sums
-from largeprompt.prompts._weighted_sums import _by_blocks, capacity_for, fused_sums, weighted_sums
+from largeprompt.prompts import weighted_sums as _weighted_sums
 from largeprompt.prompts.normals import counters, normal_pairs, words
 from largeprompt.prompts.sampling import _SCORES, SCORES_AND_VALUES
+from largeprompt.prompts.weighted_sums import _by_blocks, capacity_for, fused_sums, weighted_sums
 
 KEY = words(jax.random.key(11))
 COSINE, SINE = 0.6, -0.8
@@ -39,7 +41,9 @@ def _oracle(prompt, L, sigma, layout, dtype):
 
 
 def _scales(sigmas, layout, dtype):
-    """What weighted_sums takes: deviations of scores, and the direction of values where there are some."""
+    """What weighted_sums takes: deviations of scores, and the direction of values where there are
+    some.
+    """
     further = () if layout is _SCORES else (COSINE, SINE)
     return (jnp.asarray(sigmas, dtype), *(jnp.full(len(sigmas), x, dtype) for x in further))
 

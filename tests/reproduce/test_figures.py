@@ -1,4 +1,4 @@
-"""Figures show the data they are given, and leave no global state behind."""
+"""Figures show the data they are given and change no global state."""
 
 import jax
 import matplotlib as mpl
@@ -17,23 +17,23 @@ def curve():
     return lp.concentration_curve(HEAD, MU, MU, [1.0, 2.0, 10.0, 1e3, np.inf])
 
 
-def test_an_exact_curve_is_the_line_of_its_finite_lengths(curve):
+def test_plot_curve_draws_the_finite_lengths(curve):
     axes = lp.plot_curve(curve).axes[0]
     np.testing.assert_array_equal(axes.lines[0].get_xdata(), [1.0, 2.0, 10.0, 1e3])
     np.testing.assert_array_equal(axes.lines[0].get_ydata(), curve.value.values[:4])
     assert axes.get_xscale() == axes.get_yscale() == "log"
 
 
-def test_bound_lies_above_the_curve(curve):
+def test_plot_curve_draws_the_bound_above_the_curve(curve):
     report = lp.bound_report(curve)
     bound = lp.plot_curve(curve, bound=report).axes[0].lines[1]
     at = np.interp(np.log(10.0), np.log(bound.get_xdata()), np.log(bound.get_ydata()))
     assert at >= np.log(curve.value.values[2]) - 1e-3
 
 
-def test_sampled_points_have_two_standard_errors_and_a_fitted_line():
+def test_plot_curve_of_samples_has_two_standard_errors_and_a_fitted_line():
     sampled = lp.concentration_curve(
-        HEAD, MU, MU, [10, 40], method="montecarlo", key=jax.random.key(0)
+        HEAD, MU, MU, [10, 40], method=lp.MonteCarlo(jax.random.key(0))
     )
     axes = lp.plot_curve([sampled], ["sampled"], fit=lp.fit_slope(sampled), title="a title").axes[0]
     bars = next(c for c in axes.collections if isinstance(c, LineCollection))
@@ -42,15 +42,15 @@ def test_sampled_points_have_two_standard_errors_and_a_fitted_line():
     assert any("slope" in str(line.get_label()) for line in axes.lines)
 
 
-def test_several_quantities_share_an_axis(curve):
-    gradient = lp.concentration_curve(HEAD, MU, MU, [2.0, 10.0], "gradient_U")
+def test_plot_curve_of_several_quantities(curve):
+    gradient = lp.concentration_curve(HEAD, MU, MU, [2.0, 10.0], lp.GradientError("U"))
     axes = lp.plot_curve([curve, gradient]).axes[0]
     assert axes.get_ylabel() == "squared error"
     assert [line.get_label() for line in axes.lines] == ["output", "gradient_U"]
 
 
 @pytest.mark.parametrize("suffix", ["pdf", "png", "svg"])
-def test_files_are_whole_and_repeatable(curve, tmp_path, suffix):
+def test_save_figure_is_repeatable(curve, tmp_path, suffix):
     before = dict(mpl.rcParams)
     first = lp.save_figure(lp.plot_curve(curve), tmp_path / f"a.{suffix}").read_bytes()
     assert first == lp.save_figure(lp.plot_curve(curve), tmp_path / f"b.{suffix}").read_bytes() or (
@@ -60,7 +60,7 @@ def test_files_are_whole_and_repeatable(curve, tmp_path, suffix):
     assert len(list(tmp_path.iterdir())) == 2
 
 
-def test_a_failed_save_leaves_nothing(curve, tmp_path, monkeypatch):
+def test_save_figure_that_fails_leaves_no_file(curve, tmp_path, monkeypatch):
     figure = lp.plot_curve(curve)
 
     def full(*_, **__):

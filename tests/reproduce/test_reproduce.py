@@ -1,4 +1,4 @@
-"""`largeprompt reproduce` and `largeprompt report` with fake studies; test_paper.py runs the real ones."""
+"""`largeprompt reproduce` and `report` with fake studies; test_paper.py runs the real ones."""
 
 import json
 

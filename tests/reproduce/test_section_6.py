@@ -26,7 +26,6 @@ CONFIG = {
     "rate": 1e-3,
     "lengths": LENGTHS,
     "seeds": SEEDS,
-    "oracle": "exact",
     "starts": 16,
 }
 # standard errors of test risks as the experiment has them at these lengths
@@ -74,7 +73,7 @@ def _begun():
         lengths=LENGTHS,
         steps=1,
         record_every=1,
-        oracle="exact",
+        method=lp.Exact(),
         references=False,
     )
 
@@ -89,7 +88,7 @@ def _references(variant):
     best = [[float(_best(variant, L, a).risk) for L in LENGTHS] for a in ("softmax", "linear")]
     task = published_task(variant)
     noisy = float(task.noise_variance) > 0
-    bayes = [float(task.bayes_risk(L, KEY).value) if noisy else 0.0 for L in LENGTHS]
+    bayes = [float(task.bayes_risk(L, lp.MonteCarlo(KEY)).value) if noisy else 0.0 for L in LENGTHS]
     return {"minimiser_risk": (("attention", "length"), best), "bayes_risk": ("length", bayes)}
 
 
@@ -113,7 +112,9 @@ def _runs(variant, init, lost):
                 risk = float(best.risk)
                 if other:
                     head = lp.HeadParams(np.pad(U, ((0, 0), (0, 1))), v)
-                    risk = float(task.risk(head, L, "linear")) * (1 + (attention == "softmax") / 5)
+                    risk = float(task.risk(head, L, "linear").value) * (
+                        1 + (attention == "softmax") / 5
+                    )
                 found["risk"].loc[at | {"step": 1}] = risk
                 found["risk_error"].loc[at | {"step": 1}] = ERRORS[attention][i]
     return found

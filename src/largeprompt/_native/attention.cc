@@ -1,7 +1,9 @@
-// Softmax attention over given tokens in one pass: log sum_i w_i e^{<u, x_i>} and sum_i p_i x_i for every tilt u.
+// Softmax attention over given tokens in one pass: log sum_i w_i e^{<u, x_i>} and sum_i p_i x_i for
+// every tilt u.
 //
-// The prompt is cut into parts and the tilts into blocks, by their numbers alone; every part is read once (attention_sums.h), on
-// whichever thread, and the parts are merged in order: the same call gives the same bits.
+// The prompt is split into parts and the tilts into blocks, depending on their numbers only.
+// Every part is read once (attention_sums.h), on any thread, and the parts are merged in order,
+// so that the same call always returns the same bits.
 
 #include <algorithm>
 #include <cmath>
@@ -17,7 +19,7 @@ namespace largeprompt {
 // Tokens and tilts of one call.
 struct Problem {
   const float* points;       // (n, d)
-  const float* log_weights;  // (n,) or none
+  const float* log_weights;  // (n,), or null for equal weights
   const float* tilts;        // (q, d)
   int64_t n, d, q;
 };
@@ -37,16 +39,17 @@ namespace ffi = xla::ffi;
 namespace largeprompt {
 namespace {
 
-constexpr int64_t kPart = 1 << 10;  // the fewest tokens of a part
-constexpr int64_t kParts = 256;     // the most parts
-constexpr int64_t kBlock = 512;     // the most tilts of a block
+constexpr int64_t kPart = 1 << 10;  // fewest tokens of a part
+constexpr int64_t kParts = 256;     // most parts
+constexpr int64_t kBlock = 512;     // most tilts of a block
 constexpr int64_t kTurns = 16;      // pieces of work that keep several threads busy
-constexpr int64_t kFew = 4;         // tilts for which tokens are read where they are
-constexpr int64_t kNarrow = 32;     // coordinates up to which tokens are transposed for more
-constexpr int64_t kVector = 16;     // coordinates of the widest vector: a row read in its place holds one
+constexpr int64_t kFew = 4;         // fewer tilts than this read the tokens in place
+constexpr int64_t kNarrow = 32;     // most coordinates for which more tilts transpose the tokens
+constexpr int64_t kVector = 16;     // lanes of the widest vector: rows read in place have one
 
-// The summary of the prompt for tilt a, from those of its parts: (parts, q) and (parts, q, d).
-void merge(const Problem& p, int64_t parts, const Sums* sums, const float* means, int64_t a, float* log_normaliser, float* mean) {
+// Merges the sums of the parts, (parts, q) and (parts, q, d), into the moments for tilt a.
+void merge(const Problem& p, int64_t parts, const Sums* sums, const float* means, int64_t a,
+           float* log_normaliser, float* mean) {
   float top = -INFINITY;
   for (int64_t c = 0; c < parts; ++c) top = std::max(top, sums[c * p.q + a].top);
   const double base = top == -INFINITY ? 0 : top;
@@ -62,33 +65,39 @@ void merge(const Problem& p, int64_t parts, const Sums* sums, const float* means
   for (int64_t j = 0; j < p.d; ++j) mean[a * p.d + j] = total == 0 ? 0 : moved[j] / total;
 }
 
-// All problems have the same n, d and q; their results follow one another.
-void solve(ffi::ThreadPool& pool, const std::vector<Problem>& problems, float* log_normaliser, float* mean) {
+// Solves problems with the same n, d and q; the results are stored one after the other.
+void solve(ffi::ThreadPool& pool, const std::vector<Problem>& problems, float* log_normaliser,
+           float* mean) {
   const int64_t n = problems[0].n, d = problems[0].d, q = problems[0].q, count = problems.size();
-  // smaller blocks where the tokens are too few for many parts
+  // smaller blocks if there are too few tokens for many parts
   int64_t block = kBlock;
   while (block > 32 && (q / block + 1) * (n / kPart + 1) * count < kTurns) block /= 2;
   const int64_t blocks = (q + block - 1) / block;
   const int64_t most = std::max<int64_t>(1, kParts / (blocks * count));
   const int64_t size = std::max(kPart, ((n + most - 1) / most + kPart - 1) / kPart * kPart);
   const int64_t parts = (n + size - 1) / size;
-  const auto by = d >= kVector && (q < kFew || d > kNarrow) ? FOR_THIS_MACHINE(sums_by_rows) : FOR_THIS_MACHINE(sums_by_columns);
+  const auto by = d >= kVector && (q < kFew || d > kNarrow) ? FOR_THIS_MACHINE(sums_by_rows)
+                                                            : FOR_THIS_MACHINE(sums_by_columns);
   std::vector<Sums> sums(count * parts * q, Sums{-INFINITY, 0});
   std::vector<float> means(count * parts * q * d);
   shared_loop(pool, count * blocks * parts, [&](int64_t turn) {
-    const int64_t part = turn % parts, from = turn / parts % blocks * block, which = turn / parts / blocks;
+    const int64_t part = turn % parts, from = turn / parts % blocks * block;
+    const int64_t which = turn / parts / blocks;
     const int64_t to = std::min(from + block, q), place = (which * parts + part) * q + from;
-    by(problems[which], part * size, std::min((part + 1) * size, n), from, to, &sums[place], &means[place * d]);
+    by(problems[which], part * size, std::min((part + 1) * size, n), from, to, &sums[place],
+       &means[place * d]);
   });
   for (int64_t i = 0; i < count * q; ++i) {
     const int64_t which = i / q, place = which * parts * q;
-    merge(problems[which], parts, &sums[place], &means[place * d], i % q, log_normaliser + which * q, mean + which * q * d);
+    merge(problems[which], parts, &sums[place], &means[place * d], i % q,
+          log_normaliser + which * q, mean + which * q * d);
   }
 }
 
 using Float32 = ffi::Buffer<ffi::F32>;
 
-// Where the entry `index` of leading axes `shape` lies in an array whose own leading axes are those or 1.
+// Address of entry `index` of the leading axes `shape`, in an array whose leading axes have these
+// lengths or 1.
 const float* entry(const Float32& array, const std::vector<int64_t>& shape, int64_t index) {
   int64_t offset = 0, stride = array.element_count();
   for (size_t axis = 0; axis < shape.size(); ++axis) stride /= array.dimensions()[axis];
@@ -100,8 +109,8 @@ const float* entry(const Float32& array, const std::vector<int64_t>& shape, int6
   return array.typed_data() + offset;
 }
 
-// points (..., n, d), log weights (..., n) or (..., 0) for none, tilts (..., q, d); leading axes are those of `jax.vmap`, 1 where an
-// argument is shared.
+// points (..., n, d), log weights (..., n) or (..., 0) for none, tilts (..., q, d); leading
+// axes come from `jax.vmap` and have length 1 for a shared argument.
 ffi::Error tilted_moments(ffi::ThreadPool pool, Float32 points, Float32 log_weights, Float32 tilts,
                           ffi::Result<Float32> log_normaliser, ffi::Result<Float32> mean) {
   const auto results = log_normaliser->dimensions();
@@ -112,14 +121,16 @@ ffi::Error tilted_moments(ffi::ThreadPool pool, Float32 points, Float32 log_weig
   if (count == 0) return ffi::Error::Success();
   const bool weighted = log_weights.dimensions().back() > 0;
   // one prompt for all: its tilts are those of one problem
-  if (points.element_count() == size_t(n * d) && (!weighted || log_weights.element_count() == size_t(n)) &&
+  if (points.element_count() == size_t(n * d) &&
+      (!weighted || log_weights.element_count() == size_t(n)) &&
       tilts.element_count() == size_t(count * q * d)) {
     q *= count;
     count = 1;
   }
   std::vector<Problem> problems;
   for (int64_t i = 0; i < count; ++i)
-    problems.push_back({entry(points, shape, i), weighted ? entry(log_weights, shape, i) : nullptr, entry(tilts, shape, i), n, d, q});
+    problems.push_back({entry(points, shape, i), weighted ? entry(log_weights, shape, i) : nullptr,
+                        entry(tilts, shape, i), n, d, q});
   solve(pool, problems, log_normaliser->typed_data(), mean->typed_data());
   return ffi::Error::Success();
 }

@@ -1,11 +1,13 @@
-// Sums over a part of a prompt, a tile of tokens at a time with a running maximum of the scores. The kernel of attention.cc.
+// Kernel of attention.cc: sums over a part of a prompt, one tile of tokens at a time, with a
+// running maximum of the scores.
 
-constexpr int kGroups = LANES == 16 ? 16 : 8;  // vectors of a tile: as many as registers hold
+constexpr int kGroups = LANES == 16 ? 16 : 8;  // vectors of a tile: as many as fit the registers
 constexpr int64_t kTile = kGroups * kLanes;    // tokens scored before their weights are formed
-constexpr int64_t kRows = 64;                  // likewise, where they stay in their place
-constexpr int64_t kAhead = 32;                 // tokens fetched early there
+constexpr int64_t kRows = 64;                  // the same for tokens that are not transposed
+constexpr int64_t kAhead = 32;                 // prefetch distance for these, in tokens
 
-// The weights e^{s - top} of a tile in place of its scores s, and what the sums so far must be multiplied by.
+// Replaces the scores s of a tile by the weights e^{s - top}; returns the factor by which the
+// sums so far must be rescaled.
 template <int64_t tile>
 INLINE float weights_of_scores(Floats* scores, Sums& sums) {
   Floats highest = scores[0];
@@ -16,14 +18,14 @@ INLINE float weights_of_scores(Floats* scores, Sums& sums) {
     fade = std::exp(sums.top - top);
     sums.top = top;
   }
-  const float base = sums.top == kNothing ? 0 : sums.top;  // no weight so far: -inf less itself is not a number
+  const float base = sums.top == kNothing ? 0 : sums.top;  // no weight so far: -inf - -inf is NaN
   Floats total{};
   for (int g = 0; g < tile / kLanes; ++g) total += scores[g] = exp_of_negative(scores[g] - base);
   sums.total = sums.total * fade + sum(total);
   return fade;
 }
 
-// log w_i of a tile, none beyond the end.
+// Log weights of a tile; -inf beyond the end.
 template <int64_t tile>
 INLINE void log_weights_of_tile(const Problem& p, int64_t first, int64_t size, Floats* logs) {
   float* log = reinterpret_cast<float*>(logs);
@@ -33,7 +35,8 @@ INLINE void log_weights_of_tile(const Problem& p, int64_t first, int64_t size, F
 
 // Adds the products of coordinates from j on of a vector of rows and those of a tilt.
 template <int columns>
-INLINE void add_products(const float* const* row, int64_t j, const float* tilt, int64_t ahead, Floats* products) {
+INLINE void add_products(const float* const* row, int64_t j, const float* tilt, int64_t ahead,
+                         Floats* products) {
   for (int i = 0; i < kLanes; ++i)
     for (int c = 0; c < columns; ++c) {
       const float* at = row[i] + j + c * kLanes;
@@ -42,9 +45,10 @@ INLINE void add_products(const float* const* row, int64_t j, const float* tilt, 
     }
 }
 
-// mean = mean fade + the weighted sum of rows, in so many vectors of coordinates.
+// Sets mean to fade * mean + the weighted sum of rows, for `columns` vectors of coordinates.
 template <int columns>
-INLINE void add_rows(const float* rows, int64_t d, const float* weights, int64_t size, float fade, float* mean) {
+INLINE void add_rows(const float* rows, int64_t d, const float* weights, int64_t size, float fade,
+                     float* mean) {
   Floats moved[columns];
   for (int c = 0; c < columns; ++c) moved[c] = load(mean + c * kLanes) * fade;
   for (int64_t t = 0; t < size; ++t)
@@ -52,9 +56,12 @@ INLINE void add_rows(const float* rows, int64_t d, const float* weights, int64_t
   for (int c = 0; c < columns; ++c) store(mean + c * kLanes, moved[c]);
 }
 
-// Few tilts, or wide tokens (no narrower than a vector): rows are read where they are, twice, the second time from the nearest cache.
-void sums_by_rows(const Problem& p, int64_t begin, int64_t end, int64_t from, int64_t to, Sums* sums_so_far, float* means) {
-  // the last coordinates of a row are read as its last vector, the first lanes of which belong to the vector before and count as 0
+// For few tilts or wide tokens (at least one vector): rows are read in place, twice, the second
+// time from the first-level cache.
+void sums_by_rows(const Problem& p, int64_t begin, int64_t end, int64_t from, int64_t to,
+                  Sums* sums_so_far, float* means) {
+  // the last coordinates are read as the last full vector of the row; its first lanes belong to the
+  // vector before and are multiplied by 0
   const int64_t d = p.d, left = d % kLanes, whole = d - left, last = d - kLanes;
   for (int64_t first = begin; first < end; first += kRows) {
     const int64_t size = std::min(kRows, end - first);
@@ -67,10 +74,12 @@ void sums_by_rows(const Problem& p, int64_t begin, int64_t end, int64_t from, in
       log_weights_of_tile<kRows>(p, first, size, scores);
       for (int64_t t = 0; t < size; t += kLanes) {
         const float* row[kLanes];
-        for (int i = 0; i < kLanes; ++i) row[i] = rows + std::min(t + i, size - 1) * d;  // beyond the end: no weight
+        // rows beyond the end repeat the last one, with weight 0
+        for (int i = 0; i < kLanes; ++i) row[i] = rows + std::min(t + i, size - 1) * d;
         Floats products[kLanes] = {};
         int64_t j = 0;
-        for (; j + 4 * kLanes <= d; j += 4 * kLanes) add_products<4>(row, j, tilt + j, kAhead * d, products);
+        for (; j + 4 * kLanes <= d; j += 4 * kLanes)
+          add_products<4>(row, j, tilt + j, kAhead * d, products);
         for (; j < whole; j += kLanes) add_products<1>(row, j, tilt + j, kAhead * d, products);
         if (left) add_products<1>(row, last, end_of_tilt, kAhead * d, products);
         scores[t / kLanes] += sums(products);
@@ -79,7 +88,8 @@ void sums_by_rows(const Problem& p, int64_t begin, int64_t end, int64_t from, in
       const float* weights = reinterpret_cast<const float*>(scores);
       float* mean = means + (a - from) * d;
       int64_t j = 0;
-      for (; j + 4 * kLanes <= d; j += 4 * kLanes) add_rows<4>(rows + j, d, weights, size, fade, mean + j);
+      for (; j + 4 * kLanes <= d; j += 4 * kLanes)
+        add_rows<4>(rows + j, d, weights, size, fade, mean + j);
       for (; j < whole; j += kLanes) add_rows<1>(rows + j, d, weights, size, fade, mean + j);
       if (left) {
         std::copy(mean + whole, mean + d, end_of_mean + kLanes - left);
@@ -90,8 +100,9 @@ void sums_by_rows(const Problem& p, int64_t begin, int64_t end, int64_t from, in
   }
 }
 
-// Many tilts of narrow tokens: a tile is transposed once, then lanes are tokens.
-void sums_by_columns(const Problem& p, int64_t begin, int64_t end, int64_t from, int64_t to, Sums* sums, float* means) {
+// For many tilts of narrow tokens: a tile is transposed once, and each lane is a token.
+void sums_by_columns(const Problem& p, int64_t begin, int64_t end, int64_t from, int64_t to,
+                     Sums* sums, float* means) {
   const int64_t d = p.d;
   Space space(kGroups * (d + 1) + (to - from) * d);
   Floats *columns = space.data(), *logs = columns + kGroups * d, *sums_of_columns = logs + kGroups;

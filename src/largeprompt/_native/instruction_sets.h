@@ -1,7 +1,8 @@
-// Compiles the file KERNEL once for each instruction set, in a namespace of its own, and chooses between them when it is called.
+// Compiles the file KERNEL once for each instruction set, each in its own namespace;
+// FOR_THIS_MACHINE chooses at run time.
 //
-// The source is one; only the number of lanes differs. Standard headers must have been included before: they are not to be compiled
-// for an instruction set that the machine may lack.
+// Only the number of lanes differs. Standard headers must be included before, so that they are not
+// compiled for an instruction set that the machine may lack.
 
 #define INLINE static inline __attribute__((always_inline))
 
@@ -48,10 +49,12 @@ namespace largeprompt::with_128_bits {
 
 // The function of that name for this machine.
 #if defined(__x86_64__)
-#define FOR_THIS_MACHINE(name)                                                                        \
-  (__builtin_cpu_supports("avx512f")                               ? largeprompt::with_512_bits::name \
-   : __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") ? largeprompt::with_256_bits::name \
-                                                                   : largeprompt::with_128_bits::name)
+#define FOR_THIS_MACHINE(name)                                       \
+  (__builtin_cpu_supports("avx512f")                                 \
+       ? largeprompt::with_512_bits::name                            \
+       : __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") \
+             ? largeprompt::with_256_bits::name                      \
+             : largeprompt::with_128_bits::name)
 #else
 #define FOR_THIS_MACHINE(name) largeprompt::with_128_bits::name
 #endif

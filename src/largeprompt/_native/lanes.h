@@ -1,11 +1,12 @@
-// LANES floats at a time, in the compiler's own vector types. Included once for each instruction set, see instruction_sets.h.
+// Vectors of LANES floats, in the compiler's vector types. Included once for each instruction
+// set, see instruction_sets.h.
 
 constexpr int kLanes = LANES;
 using Floats = float __attribute__((vector_size(4 * LANES)));
 using Ints = int32_t __attribute__((vector_size(4 * LANES)));
 using Words = uint32_t __attribute__((vector_size(4 * LANES)));
 
-constexpr float kNothing = -__builtin_inff();  // the log of no weight
+constexpr float kNothing = -__builtin_inff();  // the log of weight 0
 
 // Zeros, aligned as vectors must be: std::vector does not promise that.
 class Space {
@@ -61,7 +62,8 @@ INLINE Floats sums_of_neighbours(Floats a, Floats b) {
   return __builtin_shuffle(a, b, even) + __builtin_shuffle(a, b, even + step);
 }
 
-// The sum of x[i] in lane i, for as many x as lanes, which are lost: sixteen sums in the time of three.
+// Returns the sum of x[i] in lane i, for kLanes vectors x, which are overwritten: sixteen sums
+// in the time of three.
 template <int step = kLanes / 2>
 INLINE Floats sums(Floats* x) {
   for (int i = 0; i < step; ++i) x[i] = sums_of_neighbours<step>(x[i], x[i + step]);
@@ -78,7 +80,7 @@ INLINE float largest(Floats x) {
   return top[0];
 }
 
-// e^x for x <= 0, to 1e-7 relative; 0 below -87, where floats lose digits. What is not a number stays so.
+// e^x for x <= 0, to 1e-7 relative; 0 below -87, where floats lose digits; NaN for NaN.
 INLINE Floats exp_of_negative(Floats x) {
   const Floats low = filled(-87.0f);
   const Floats bounded = x < low ? low : x;

@@ -1,4 +1,5 @@
-// Draws counters of one prompt and adds its sums, a block at a time with a running maximum of the scores. The kernel of sums.cc.
+// Kernel of sums.cc: draws the counters of one prompt and adds up its sums, one block at a
+// time, with a running maximum of the scores.
 
 constexpr int kGroups = kBlock / kLanes;  // vectors of a block
 
@@ -6,7 +7,8 @@ INLINE Words rotated(Words x, int turn) { return x << turn | x >> (32 - turn); }
 
 // Threefry 2x32 with 20 rounds (Salmon et al. 2011) of the blocks (number, counter).
 INLINE void threefry(const Prompt& prompt, Words counter, Words& x, Words& y) {
-  const uint32_t schedule[3] = {prompt.key[0], prompt.key[1], prompt.key[0] ^ prompt.key[1] ^ 0x1BD11BDAu};
+  const uint32_t schedule[3] = {prompt.key[0], prompt.key[1],
+                                prompt.key[0] ^ prompt.key[1] ^ 0x1BD11BDAu};
   constexpr int turns[2][4] = {{13, 15, 26, 6}, {17, 29, 16, 24}};
   x = (prompt.number + schedule[0]) + Words{};
   y = counter + schedule[1];
@@ -29,7 +31,8 @@ INLINE void normal_pairs(const Prompt& prompt, Words counter, Floats& g, Floats&
   const Floats unit = high * 0x1p-24f + (low * 0x1p-32f + 0x1p-33f);
   const Floats radius = square_root(2.0f * minus_log(unit));
   // the leading bits turn the half circle, the last one chooses the half
-  const Floats turn = reinterpret_cast<Floats>(second >> 9 | 0x3F800000u) - (1.0f - 0x1p-24f) - 0.5f;
+  const Floats turn =
+      reinterpret_cast<Floats>(second >> 9 | 0x3F800000u) - (1.0f - 0x1p-24f) - 0.5f;
   const Floats y = turn * turn;
   // Taylor series of sin(pi x) and cos(pi x), |x| <= 1/2
   constexpr double pi = 3.14159265358979323846;
@@ -58,7 +61,8 @@ struct Scores : TwoScores {
   }
 };
 
-// A pair of normals is one token with the value v = cosine g + sine e: sums of w, w g, w e, w v g, w v e, and w^2, w^2 v, w^2 v^2.
+// A pair of normals is one token with the value v = cosine g + sine e: sums of w, w g, w e, w v g,
+// w v e, and w^2, w^2 v, w^2 v^2.
 struct ScoresAndValues : ScoreAndValue {
   INLINE void add(const Prompt& prompt, Floats g, Floats e, const Floats* weights, Floats* sums) {
     const Floats w = *weights, value = prompt.cosine * g + prompt.sine * e, wv = w * value;

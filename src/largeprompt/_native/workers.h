@@ -1,4 +1,4 @@
-// A loop whose turns are shared between the caller and XLA's own threads.
+// A parallel loop on the caller's thread and XLA's thread pool.
 #pragma once
 
 #include <algorithm>
@@ -12,15 +12,16 @@
 
 namespace largeprompt {
 
-// Calls turn(i) for i = 0, .., turns - 1, on as many threads as are free, and returns when all have ended. The caller takes turns
-// too and waits only for turns that somebody has begun, so a busy pool delays nobody and cannot lock.
+// Calls turn(i) for i = 0, .., turns - 1 on all free threads and returns when all calls have
+// ended. The caller takes part and waits only for calls that have begun, so a busy pool cannot
+// cause a deadlock.
 template <typename Turn>
 void shared_loop(xla::ffi::ThreadPool& pool, int64_t turns, const Turn& turn) {
   struct State {
     std::atomic<int64_t> next{0}, ended{0};
   };
   auto state = std::make_shared<State>();
-  // a helper that starts after the end finds no turn left and never touches `turn`
+  // a helper that starts after the end finds nothing to do and never touches `turn`
   auto work = [state, turns, &turn] {
     for (int64_t i; (i = state->next.fetch_add(1)) < turns;) {
       turn(i);

@@ -1,4 +1,4 @@
-"""What acts on a measure."""
+"""Attention as an operator on measures."""
 
 from .head import Head as Head
 from .layer import Layer as Layer

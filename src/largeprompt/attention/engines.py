@@ -1,8 +1,9 @@
-"""How tilted moments of given tokens are computed: all at once, streamed over blocks of tokens, or by one kernel.
+"""Engines that compute tilted moments of given tokens: dense, streamed over blocks, or fused.
 
-All engines return the same `TiltedMoments`. *dense* holds every score, queries x tokens. *streamed* holds the scores of
-one block of tokens at a time and merges the blocks' summaries, so that its memory does not grow with the number of tokens.
-*fused* does the same inside one kernel, on a GPU (fused.py) and on a CPU (_native); where there is none it is *streamed*.
+All engines return the same `TiltedMoments`. *dense* keeps all scores, queries x tokens, in memory.
+*streamed* keeps the scores of one block of tokens and merges the moments of the blocks, so that its
+memory does not grow with the number of tokens. *fused* does the same in one kernel, on a GPU
+(gpu_kernel.py) or a CPU (_native); without a kernel for the device it falls back to *streamed*.
 """
 
 from functools import partial
@@ -16,14 +17,14 @@ from jaxtyping import Array, Float
 
 from .. import _checks, _devices, _native
 from ..measures import Empirical, TiltedMoments, tilted_moments
-from . import fused
+from . import gpu_kernel
 
 Engine = Literal["auto", "dense", "streamed", "fused"]
 
-_DENSE_SCORES = 2**22  # the largest number of scores `auto` holds at once
+_DENSE_SCORES = 2**22  # most scores for which `auto` chooses the dense engine
 _BLOCK_SCORES = 2**22  # scores per block of the streamed engine
 _GPU_BLOCK_SCORES = 2**26  # larger on a GPU, where a block is one launch and must fill the chip
-# below these the call of a kernel costs as much as the work
+# fewest scores for which `auto` chooses a kernel: below, launching it costs as much as the work
 _FUSED_SCORES = {"gpu": 2**20, "cpu": 2**12}
 
 
@@ -35,9 +36,9 @@ def empirical_moments(
     engine: Engine = "auto",
     block_size: int | None = None,
 ) -> TiltedMoments:
-    """Tilted moments of a prompt at q tilts, by the engine named (or chosen by size)."""
+    """Tilted moments of a prompt at q tilts, by the given engine ("auto" chooses by size)."""
     engine, block_size = checked_engine(engine, block_size)
-    # asked of the default device, and again of the device that runs: a CPU in a machine with a GPU takes another branch
+    # for the default device; `_by_kernel` checks again for the device that runs the program
     device = jax.default_backend()
     kernel_here = block_size is None and _has_kernel(device, prompt, tilts, with_cov)
     scores = prompt.n * len(tilts)
@@ -57,11 +58,11 @@ def empirical_moments(
 
 
 def checked_engine(engine: Any, block_size: Any) -> tuple[Engine, int | None]:
-    """The name of an engine, and a size of blocks or None."""
+    """Validate the name of an engine and a block size (or None)."""
     if engine not in get_args(Engine):
         raise ValueError(
             _checks.message(
-                f"engine must be one of {get_args(Engine)}", repr(engine), "pass one of them"
+                f"engine must be one of {get_args(Engine)}", repr(engine), "leave it out for 'auto'"
             )
         )
     return engine, None if block_size is None else _checks.count("block_size", block_size)
@@ -76,9 +77,9 @@ def sharded_moments(
     engine: Engine = "auto",
     block_size: int | None = None,
 ) -> TiltedMoments:
-    """The same, each device of a mesh with a part of the tokens; their summaries are gathered and merged."""
+    """`empirical_moments` with the tokens sharded over a mesh, and the shards merged."""
     missing = _devices.padded_size(prompt.n, mesh) - prompt.n
-    if missing:  # tokens of no weight
+    if missing:  # pad with tokens of weight 0
         logs = prompt.log_weights
         logs = jnp.zeros(prompt.n, prompt.dtype) if logs is None else logs
         logs = jnp.pad(logs, (0, missing), constant_values=-jnp.inf)
@@ -105,9 +106,9 @@ def _part_of_a_prompt(
 
 
 def _has_kernel(device: str, prompt: Empirical, tilts: Float[Array, "q d"], with_cov: bool) -> bool:
-    """Whether a kernel of that device serves."""
+    """Whether the device has a kernel for these tokens and tilts."""
     if device == "gpu":
-        return fused.fits(prompt, len(tilts), with_cov=with_cov)
+        return gpu_kernel.fits(prompt, len(tilts), with_cov=with_cov)
     return device == "cpu" and not with_cov and _native.fits(prompt.points, tilts)
 
 
@@ -117,7 +118,7 @@ def _by_kernel(
 ) -> TiltedMoments:
     kernels = {}
     if _has_kernel("gpu", prompt, tilts, with_cov) and jax.default_backend() == "gpu":
-        kernels["cuda"] = partial(fused.fused_moments, with_cov=with_cov)
+        kernels["cuda"] = partial(gpu_kernel.fused_moments, with_cov=with_cov)
     if _has_kernel("cpu", prompt, tilts, with_cov):
         kernels["cpu"] = _on_cpu
     streamed = partial(_streamed, with_cov=with_cov, block_size=block_size)
@@ -131,7 +132,7 @@ def _on_cpu(prompt: Empirical, tilts: Float[Array, "q d"]) -> TiltedMoments:
 
 @_by_kernel.defjvp
 def _by_kernel_jvp(with_cov: bool, block_size: int, primals: tuple, tangents: tuple) -> tuple:
-    """A kernel has no derivative of its own: that of the streamed engine serves."""
+    """Derivatives of a kernel are those of the streamed engine."""
     engine = partial(_streamed, with_cov=with_cov, block_size=block_size)
     return jax.jvp(engine, primals, tangents)
 
@@ -140,7 +141,7 @@ def _by_kernel_jvp(with_cov: bool, block_size: int, primals: tuple, tangents: tu
 def _streamed(
     prompt: Empirical, tilts: Float[Array, "q d"], *, with_cov: bool, block_size: int
 ) -> TiltedMoments:
-    """A scan over whole blocks, then the remainder, merged one after the other."""
+    """Merge the moments of whole blocks in a scan, then those of the remainder."""
     points, log_weights = prompt.points, prompt.log_weights
 
     def block(start: Array | int, size: int) -> TiltedMoments:

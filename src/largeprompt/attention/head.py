@@ -1,4 +1,4 @@
-"""One attention head: what it scores with and what it reads out."""
+"""An attention head: the matrices U of the scores and V of the output."""
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -11,8 +11,8 @@ from .._typing import ArrayInput
 class Head(eqx.Module):
     """A head with score <x, U z> for token x and query z, and read-out V x.
 
-    No 1/sqrt(d) is applied: it belongs to U (Boursier & Boyer use U = K'Q; for the usual scaling of transformers pass
-    `scale` to `from_kqv`).
+    No 1/sqrt(d) is applied; it is part of U. Boursier & Boyer use U = K'Q; for the usual scaling of
+    transformers pass `scale` to `from_kqv`.
 
     **Arguments:** `U` of shape (d, d), `V` of shape (m, d).
 
@@ -42,9 +42,9 @@ class Head(eqx.Module):
     def from_kqv(
         cls, K: ArrayInput, Q: ArrayInput, V: ArrayInput, scale: ArrayInput = 1.0
     ) -> "Head":
-        """The head with U = scale K'Q; K and Q have shape (k, d) for any head dimension k.
+        """The head with U = scale K'Q, for K and Q of shape (k, d) with any head dimension k.
 
-        Gradients with respect to K and Q flow through this call.
+        Gradients with respect to K and Q go through this call.
         """
         K = _checks.shaped("K", _checks.finite("K", K), ("k", "d"))
         Q = _checks.shaped("Q", _checks.finite("Q", Q), K.shape)
@@ -54,10 +54,10 @@ class Head(eqx.Module):
 
     @property
     def dim(self) -> int:
-        """The dimension d of tokens and queries."""
+        """Dimension d of tokens and queries."""
         return self.U.shape[-1]
 
     @property
     def out_dim(self) -> int:
-        """The dimension m of the output."""
+        """Dimension m of the output."""
         return self.V.shape[-2]

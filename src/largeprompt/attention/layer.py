@@ -1,4 +1,4 @@
-"""A layer of heads, which pushes a measure to a measure: depth."""
+"""Layers of heads, which map a measure to a measure and can be composed."""
 
 from collections.abc import Sequence
 
@@ -8,19 +8,21 @@ from jaxtyping import Array, Float
 
 from .. import _checks
 from .._typing import ArrayInput
-from ..measures import AbstractMeasure, Dirac, Empirical, Gaussian
+from ..measures import AbstractMeasure, Gaussian
 from .head import Head
 from .softmax import attend
 
 
 class Layer(eqx.Module):
-    """z -> z + sum_h T_h[mu](z), with every token of mu as a query; calling the layer returns the pushed measure.
+    """The map z -> z + sum_h T_h[mu](z) applied to all tokens of mu: the push-forward of mu.
 
-    A Gaussian is pushed to a Gaussian, since the map is affine (Castin et al. 2025): with
-    B = I + sum_h V_h G U_h, the mean becomes B m + sum_h V_h m and the covariance B G B'. A prompt is pushed token by
-    token, weights kept. Depth is composition: `for layer in layers: mu = layer(mu)`.
+    The push-forward of a Gaussian is Gaussian, since the map is affine (Castin et al. 2025): with
+    B = I + sum_h V_h G U_h, the mean becomes B m + sum_h V_h m and the covariance B G B'. The
+    atoms of a prompt or another finite law are mapped one by one and keep their weights. Several
+    layers are composed by `for layer in layers: mu = layer(mu)`.
 
-    **Arguments:** `heads`, a sequence of heads with one d and one m; with `residual=True` (the default) m must equal d.
+    **Arguments:** `heads`, a sequence of heads with equal d and equal m; with `residual=True` (the
+    default) m must equal d.
 
     >>> import jax.numpy as jnp
     >>> import largeprompt as lp
@@ -38,7 +40,7 @@ class Layer(eqx.Module):
         if not heads or not all(isinstance(head, Head) for head in heads) or len(shapes) > 1:
             raise ValueError(
                 _checks.message(
-                    "heads must be a non-empty sequence of Head with one shape of V",
+                    "heads must be a non-empty sequence of Head, all with V of the same shape",
                     f"{[getattr(getattr(head, 'V', head), 'shape', type(head)) for head in heads]}",
                     "give every head the same d and m",
                 )
@@ -46,7 +48,7 @@ class Layer(eqx.Module):
         if residual and heads[0].out_dim != heads[0].dim:
             raise ValueError(
                 _checks.message(
-                    "a residual layer needs outputs of the dimension of the tokens",
+                    "a residual layer needs outputs of the same dimension as the tokens",
                     f"V of shape {heads[0].V.shape}",
                     "make V of shape (d, d), or pass residual=False",
                 )
@@ -54,29 +56,27 @@ class Layer(eqx.Module):
         self.heads, self.residual = heads, residual
 
     def apply(self, measure: AbstractMeasure, z: ArrayInput) -> Float[Array, "*batch m"]:
-        """The layer's map at the queries z, given the tokens' measure."""
+        """The layer's map at the queries z, with tokens of law `measure`."""
         total = sum((attend(head, measure, z) for head in self.heads), start=jnp.zeros(()))
         return jnp.asarray(z) + total if self.residual else total
 
     def __call__(self, measure: AbstractMeasure) -> AbstractMeasure:
-        match measure:
-            case Dirac():
-                return Dirac(self.apply(measure, measure.point))
-            case Gaussian():
-                return measure.affine(*self._affine_map(measure))
-            case Empirical():
-                pushed = Empirical(self.apply(measure, measure.points))
-                return pushed.with_log_weights(measure.log_weights)
-        raise ValueError(
-            _checks.message(
-                "a layer pushes Dirac, Gaussian and Empirical measures",
-                type(measure).__name__,
-                "push samples instead: layer(measure.sample(key, n))",
+        gaussian = measure.as_gaussian()
+        if gaussian is not None:
+            return measure.affine(*self._affine_map(gaussian))
+        pushed = measure.push_forward(lambda points: self.apply(measure, points))
+        if pushed is None:
+            raise ValueError(
+                _checks.message(
+                    "a layer pushes Gaussian measures and measures with finitely many atoms",
+                    type(measure).__name__,
+                    "push samples instead: layer(measure.sample(key, n))",
+                )
             )
-        )
+        return pushed
 
     def _affine_map(self, mu: Gaussian) -> tuple[Float[Array, "m d"], Float[Array, " m"]]:
-        """(B, b) with layer map z -> B z + b for Gaussian tokens."""
+        """Matrix B and vector b of the layer's map z -> B z + b for Gaussian tokens."""
         B = float(self.residual) * jnp.eye(*self.heads[0].V.shape, dtype=mu.dtype)
         for head in self.heads:
             B = B + jnp.matmul(

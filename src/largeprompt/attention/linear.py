@@ -1,19 +1,20 @@
-"""Linear attention: what softmax attention becomes for centred Gaussian tokens."""
+"""Linear attention, which equals softmax attention for centred Gaussian tokens."""
 
 import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from .._typing import ArrayInput
-from ..measures import AbstractMeasure, Empirical
+from ..measures import AbstractMeasure
 from .head import Head
 from .softmax import queries_of, read_out, tilts_of
 
 
 def attend_linear(head: Head, measure: AbstractMeasure, z: ArrayInput) -> Float[Array, "*batch m"]:
-    """T_lin[mu](z) = V E[x x'] U z; over a prompt, the average (1/L) sum_i V x_i <x_i, U z>.
+    """T_lin[mu](z) = V E[x x'] U z; for a prompt, the average (1/L) sum_i V x_i <x_i, U z>.
 
-    Equal to `attend` for centred Gaussian tokens; for N(m, G) it is V (G + m m') U z, while softmax gives V m + V G U z.
+    Equal to `attend` for centred Gaussian tokens. For N(m, G) it is V (G + m m') U z, while softmax
+    attention is V m + V G U z.
 
     >>> import jax.numpy as jnp
     >>> import largeprompt as lp
@@ -30,9 +31,10 @@ def _attend_linear(
     head: Head, measure: AbstractMeasure, queries: Float[Array, "q d"]
 ) -> Float[Array, "q m"]:
     tilts = tilts_of(head, measure, queries)
-    if isinstance(measure, Empirical):
-        scores = jnp.matmul(tilts, measure.points.T, precision="highest")
-        read = jnp.matmul(scores * measure.weights, measure.points, precision="highest")
+    prompt = measure.as_prompt()
+    if prompt is not None:
+        scores = jnp.matmul(tilts, prompt.points.T, precision="highest")
+        read = jnp.matmul(scores * prompt.weights, prompt.points, precision="highest")
     else:
         mean = measure.mean()
         second_moment = measure.cov() + jnp.outer(mean, mean)

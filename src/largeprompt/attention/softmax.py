@@ -1,4 +1,4 @@
-"""Softmax attention as an operator on measures: one call for finite and infinite prompts."""
+"""Softmax attention as an operator on measures, for finite and infinite prompts."""
 
 from functools import partial
 from typing import Any, NamedTuple
@@ -30,14 +30,14 @@ def attend(
 
         T[mu](z) = V E[x e^{<x, U z>}] / E[e^{<x, U z>}] = V grad psi_mu(U z)
 
-    (Boursier & Boyer, Sec. 2). On an `Empirical` measure this is exactly softmax attention over its tokens; on a
-    `Gaussian` it is V m + V G U z (Lemma 2.1). It raises where U z lies outside the domain of psi
-    (`measure.in_domain`).
+    (Boursier & Boyer, Sec. 2). On an `Empirical` measure this is softmax attention over its tokens;
+    on a `Gaussian` it is V m + V G U z (Lemma 2.1). It raises where U z lies outside the domain of
+    psi (`measure.in_domain`).
 
-    **Arguments:** `z` of shape (d,) or (..., d). For an `Empirical` measure `engine` chooses between holding all scores
-    ("dense"), streaming over blocks of `block_size` tokens ("streamed"), and one fused kernel ("fused"); "auto" decides by size
-    and device. Tokens in bfloat16 are read as they are; scores, weights and sums have float32. With a `mesh` the tokens of an
-    `Empirical` measure are spread over its devices.
+    **Arguments:** `z` of shape (d,) or (..., d). The other arguments concern measures given by
+    tokens, such as `Empirical`: `engine` is "dense" (all scores in memory), "streamed" (over
+    blocks of `block_size` tokens), "fused" (one kernel) or "auto" (by size and device); a `mesh`
+    shards the tokens over its devices. Scores, weights and sums of bfloat16 tokens are float32.
 
     **Returns:** an array of shape (m,) or (..., m).
 
@@ -50,8 +50,9 @@ def attend(
     engine, block_size = checked_engine(engine, block_size)
     if mesh is None:
         z = checked_queries(head, measure, z)
-        if isinstance(measure, Empirical):
-            return _attend_tokens(head, measure, z, engine=engine, block_size=block_size)
+        prompt = measure.as_prompt()
+        if prompt is not None:
+            return _attend_tokens(head, prompt, z, engine=engine, block_size=block_size)
         return _attend_law(head, measure, inside_domain(head, measure, z))
     queries, batch = queries_of(head, measure, z)
     options = {"engine": engine, "block_size": block_size}
@@ -59,8 +60,8 @@ def attend(
     return found.reshape(*batch, head.out_dim)
 
 
-# Compiled here, so that a call outside `jit` costs one dispatch instead of one per operation. A prompt holds arrays alone, so the plain
-# `jit` serves, whose call costs less than equinox's.
+# Compiled, so that a call outside `jit` is one dispatch. All leaves of a prompt are arrays, so that
+# plain `jit` works, whose calls cost less than those of `eqx.filter_jit`.
 @partial(jax.jit, static_argnames=("engine", "block_size"))
 def _attend_tokens(
     head: Head,
@@ -86,21 +87,22 @@ def _attend_law(
 def _on_mesh(
     head: Head, measure: AbstractMeasure, queries: Float[Array, "q d"], mesh: Mesh, **options: Any
 ) -> TiltedMoments:
-    """Tilted moments of tokens spread over devices."""
+    """Tilted moments of tokens sharded over the devices of a mesh."""
     mesh = _devices.checked_mesh(mesh)
-    if not isinstance(measure, Empirical):
+    prompt = measure.as_prompt()
+    if prompt is None:
         raise ValueError(
             _checks.message(
-                "a mesh spreads the tokens of an Empirical measure",
-                f"a {type(measure).__name__}, which has none",
-                "leave mesh out",
+                "`mesh` is only supported for measures given by tokens, such as Empirical",
+                f"a {type(measure).__name__}",
+                "drop `mesh=`",
             )
         )
-    return sharded_moments(measure, tilts_of(head, measure, queries), mesh, **options)
+    return sharded_moments(prompt, tilts_of(head, measure, queries), mesh, **options)
 
 
 def read_out(head: Head, means: Float[Array, "q d"]) -> Float[Array, "q m"]:
-    """V x for every row x, in the wider type of the two."""
+    """V x for every row x, in the common dtype."""
     V, means = _checks.same_dtype(head.V, means)
     return jnp.matmul(means, V.T, precision="highest")
 
@@ -121,16 +123,17 @@ def attend_jacobians(
     block_size: int | None = None,
     mesh: Mesh | None = None,
 ) -> Jacobians:
-    """The derivatives of T[mu](z) in the head's parameters, from the tilted covariance:
+    """Derivatives of T[mu](z) in the head's parameters, from the tilted covariance:
 
-        dT_a / dU_jk = (V Cov_u)_aj z_k,        dT_a / dV_bj = delta_ab (grad psi(u))_j,        u = U z
+        dT_a / dU_jk = (V Cov_u)_aj z_k,    dT_a / dV_bj = delta_ab (grad psi(u))_j,    u = U z
 
     (Boursier & Boyer, Sec. 3). Same arguments as `attend`.
 
     >>> import jax.numpy as jnp
     >>> import largeprompt as lp
     >>> head = lp.Head(U=jnp.eye(1), V=jnp.eye(1))
-    >>> dU, dV = lp.attend_jacobians(head, lp.Gaussian(jnp.zeros(1), 3 * jnp.eye(1)), jnp.array([2.0]))
+    >>> mu = lp.Gaussian(jnp.zeros(1), 3 * jnp.eye(1))
+    >>> dU, dV = lp.attend_jacobians(head, mu, jnp.array([2.0]))
     >>> print(dU.ravel(), dV.ravel())
     [6.] [6.]
     """
@@ -156,9 +159,10 @@ def _attend_jacobians(
     block_size: int | None,
 ) -> Jacobians:
     tilts = tilts_of(head, measure, queries)
-    if isinstance(measure, Empirical):
+    prompt = measure.as_prompt()
+    if prompt is not None:
         moments = empirical_moments(
-            measure, tilts, with_cov=True, engine=engine, block_size=block_size
+            prompt, tilts, with_cov=True, engine=engine, block_size=block_size
         )
         means, covs = moments.mean, moments.cov
         assert covs is not None  # for the type checker: requested above
@@ -180,7 +184,7 @@ def _jacobians(
 def tilts_of(
     head: Head, measure: AbstractMeasure, queries: Float[Array, "q d"]
 ) -> Float[Array, "q d"]:
-    """U z for every query, in the precision of the measure, but not below float32: half-precision tokens are summed in float32."""
+    """U z for every query, in the precision of the measure but at least float32."""
     U, queries = _checks.same_dtype(head.U, queries)
     dtype = np.promote_types(measure.dtype, np.float32)
     return jnp.matmul(queries, U.T, precision="highest").astype(dtype)
@@ -198,7 +202,7 @@ def inside_domain(
 def queries_of(
     head: Head, measure: AbstractMeasure, z: ArrayInput
 ) -> tuple[Float[Array, "q d"], tuple[int, ...]]:
-    """The queries flattened to (q, d), and the shape of the batch."""
+    """Validate the queries and flatten them to (q, d); also returns the shape of the batch."""
     z = checked_queries(head, measure, z)
     return z.reshape(-1, head.dim), z.shape[:-1]
 
@@ -206,7 +210,7 @@ def queries_of(
 def checked_queries(
     head: Head, measure: AbstractMeasure, z: ArrayInput
 ) -> Float[Array, "*batch d"]:
-    """The queries as an array; checks that head, measure and z fit together."""
+    """Validate the queries: an array that fits the head, and a measure that does."""
     if not isinstance(measure, AbstractMeasure):
         raise ValueError(
             _checks.message(
@@ -218,9 +222,10 @@ def checked_queries(
     if measure.dim != head.dim:
         raise ValueError(
             _checks.message(
-                "head and measure must have one dimension d",
+                "head and measure must have the same dimension d",
                 f"a head of dimension {head.dim} and a measure of dimension {measure.dim}",
-                "make U of shape (d, d) with the d of the tokens, or map the tokens with measure.affine(A)",
+                "make U of shape (d, d) with the d of the tokens, "
+                "or map the tokens with measure.affine(A)",
             )
         )
     z = _checks.finite("z", z)

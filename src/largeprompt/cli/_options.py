@@ -1,16 +1,16 @@
 """Options that several commands share, and the objects they stand for."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 if TYPE_CHECKING:
     import numpy as np
 
-    from .. import concentration
     from ..attention import Head
     from ..measures import AbstractMeasure, Gaussian
+    from ..prompts import AbstractMethod, AbstractQuantity
 
 QuantityName = Literal["output", "gradient-U", "gradient-V"]
 MethodName = Literal["exact", "montecarlo"]
@@ -40,7 +40,11 @@ Quantity = Annotated[
     typer.Option("--quantity", help="Output of attention, or its derivative in U or V."),
 ]
 Method = Annotated[
-    MethodName, typer.Option("--method", help="Exact, or an average over sampled prompts.")
+    MethodName,
+    typer.Option(
+        "--method",
+        help="Exact in the prompt length, or an average over sampled prompts.",
+    ),
 ]
 Seed = Annotated[int, typer.Option("--seed", help="Seed, where random numbers are used.")]
 Out = Annotated[Path | None, typer.Option("--out", help="Write the data to this .nc file.")]
@@ -49,21 +53,29 @@ Figure = Annotated[
 ]
 
 
-def quantity(name: QuantityName) -> "concentration.Quantity":
+def quantity_object(name: QuantityName) -> "AbstractQuantity":
     """The quantity that `--quantity` names."""
-    found: dict[QuantityName, concentration.Quantity] = {
-        "output": "output",
-        "gradient-U": "gradient_U",
-        "gradient-V": "gradient_V",
-    }
-    return found[name]
+    from ..prompts import GradientError, OutputError
+
+    match name:
+        case "output":
+            return OutputError()
+        case "gradient-U":
+            return GradientError("U")
+        case "gradient-V":
+            return GradientError("V")
 
 
-def averaging(method: MethodName, seed: int) -> dict[str, Any]:
-    """Arguments of `concentration_curve` that `--method` and `--seed` stand for."""
+def method_object(name: MethodName, query: QueryName, seed: int) -> "AbstractMethod":
+    """The method that `--method` and `--seed` stand for; a sphere of queries may need points."""
     import jax
 
-    return {"method": method, "key": jax.random.key(seed), "progress": True}
+    from ..prompts import Exact, MonteCarlo, QuasiMonteCarlo
+
+    key = jax.random.key(seed)
+    if name == "montecarlo":
+        return MonteCarlo(key, progress=True)
+    return QuasiMonteCarlo(key) if query == "sphere" else Exact()
 
 
 def covariance_matrix(family: str, dim: int) -> "np.ndarray":

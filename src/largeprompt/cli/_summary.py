@@ -12,15 +12,15 @@ _COLOUR = {"fails": "bold red", "not testable": "yellow"}
 
 
 def print_summary(found: Mapping[str, Findings], lost: Mapping[str, str]) -> bool:
-    """Print the table and every check that does not hold; True if all is as stated.
+    """Print verdicts and every check that does not hold; returns whether every statement holds.
 
-    `lost` maps studies that were asked for and have no result to the reason: none of them holds.
-    Without any study the answer is False.
+    `lost` maps studies without a result to the reason; they do not hold. Without any study the
+    answer is False.
     """
     table = Table()
     table.add_column("study", no_wrap=True)
     table.add_column("verdict", no_wrap=True)
-    table.add_column("the number behind it", overflow="fold")
+    table.add_column("deciding check", overflow="fold")
     for name, findings in found.items():
         word = findings.verdict.word
         table.add_row(
@@ -40,6 +40,6 @@ def print_summary(found: Mapping[str, Findings], lost: Mapping[str, str]) -> boo
     if lost:
         studies = f"{len(found)} of {len(found) + len(lost)} studies; no result: {', '.join(lost)}"
     else:
-        studies = f"{len(found)} studies"
+        studies = f"{len(found)} {'study' if len(found) == 1 else 'studies'}"
     console.print(escape(f"{kept} of {len(checks)} checks hold, in {studies}."), highlight=False)
     return bool(found) and not lost and all(findings.as_expected for findings in found.values())

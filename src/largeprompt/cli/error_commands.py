@@ -43,9 +43,17 @@ def curve(
     lengths = np.geomspace(shortest, longest, points)
     if method == "montecarlo":
         lengths = np.unique(np.round(lengths))
-    options = _options.averaging(method, seed)
-    with progress_bar("computing the curve", shown=method == "exact"):  # sampling has its own bar
-        data = concentration_curve(head, mu, nu, lengths, _options.quantity(quantity), **options)
+    with progress_bar(
+        "computing the curve", shown=method != "montecarlo"
+    ):  # sampling has its own bar
+        data = concentration_curve(
+            head,
+            mu,
+            nu,
+            lengths,
+            _options.quantity_object(quantity),
+            _options.method_object(method, query, seed),
+        )
     _print_curve(data)
     bound = None
     if np.any(lengths >= 2) and "sharp_exponent" in data.attrs:
@@ -77,7 +85,7 @@ def _print_curve(data: "xr.Dataset") -> None:
         [f"{L:.6g}", f"{value:.6e}", f"{error:.1e}", f"{slope:.4f}"]
         for L, value, error, slope in zip(*columns, strict=True)
     ]
-    title = f"{attrs['quantity']}, d = {attrs['dim']}, {attrs['queries']} query ({attrs['route']})"
+    title = f"{attrs['quantity']}, d = {attrs['dim']}, {attrs['queries']} query ({attrs['method']})"
     print_table(["L", "squared error", "error of it", "local slope"], rows, title)
     if "kappa" in attrs:
         typer.echo(
@@ -121,8 +129,6 @@ def length(
     Exit status 1 if no prompt is long enough.
     """
     use_float64()
-    import jax
-
     from ..concentration import prompt_length_for
 
     head, mu, nu = _options.configuration(dim, covariance, scale, query)
@@ -133,8 +139,8 @@ def length(
             nu,
             tolerance,
             relative=relative,
-            quantity=_options.quantity(quantity),
-            key=jax.random.key(seed),
+            quantity=_options.quantity_object(quantity),
+            method=_options.method_object("exact", query, seed),
         )
     typer.echo(found.sentence)
     raise typer.Exit(code=0 if found.length < float("inf") else 1)

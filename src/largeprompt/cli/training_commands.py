@@ -31,7 +31,8 @@ def _lengths(text: str) -> list[float]:
         return [float(part) for part in text.split(",")]
     except ValueError as error:
         raise ValueError(
-            f"--lengths must be numbers separated by commas, as in 10,100,1e9,inf; received {text!r}"
+            "--lengths must be numbers separated by commas, as in 10,100,1e9,inf; "
+            f"received {text!r}"
         ) from error
 
 
@@ -50,28 +51,29 @@ def risk(
     noise: Noise = 0.1,
     task_scale: TaskScale = 0.2,
     lengths: Lengths = "10,30,100,300,1000",
-    seed: Annotated[int, typer.Option(help="Seed of the ridge regression's average.")] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of the average for ridge regression.")] = 0,
     out: Out = None,
     figure: Figure = None,
 ) -> None:
-    """Risk of linear regression in context: best softmax head, best linear head, ridge regression."""
+    """Risk of linear regression in context: best softmax head, best linear head and ridge."""
     check_targets(out, figure)
     wanted = _lengths(lengths)
     use_float64()
     import jax
 
     from ..dynamics import risk_curves
+    from ..prompts import MonteCarlo
 
     task = _task(dim, covariance, noise, task_scale)
     with progress_bar("minimising"):
-        data = risk_curves(task, wanted, jax.random.key(seed))
+        data = risk_curves(task, wanted, MonteCarlo(jax.random.key(seed)))
     columns = [data[n].values for n in ("length", "softmax", "linear", "ridge", "ridge_error")]
     rows = [
         [f"{L:g}", f"{s:.6f}", f"{li:.6f}", f"{r:.6f} ± {e:.1e}"]
         for L, s, li, r, e in zip(*columns, strict=True)
     ]
     print_table(["L", "softmax", "linear", "ridge (Bayes)"], rows, "risk of the best head")
-    typer.echo(f"noise floor {data.attrs['bayes_risk']:g}; heads exact, ridge sampled")
+    typer.echo(f"noise floor {data.attrs['bayes_risk']:g}; heads are exact, ridge is sampled")
     if out is not None:
         write_netcdf(data, out)
     if figure is not None:
@@ -151,18 +153,18 @@ def train(
         Literal["paper", "released-code", "theory"],
         typer.Option(help="The experiment as described, as distributed, or as in the theory."),
     ] = "paper",
-    steps: Annotated[int, typer.Option(help="Steps of SGD; 300,000 were published.")] = 3000,
+    steps: Annotated[int, typer.Option(help="Steps of SGD; the paper has 300,000.")] = 3000,
     lengths: Lengths = "10,100,1000",
     seeds: Annotated[int, typer.Option(help="Independent repetitions.")] = 1,
-    gradient: Annotated[
-        Literal["exact", "reduced", "prompts"],
+    method: Annotated[
+        Literal["exact", "scores", "whole-tokens"],
         typer.Option(
-            help="Gradient estimator: exact given task and query, from sampled softmax weights, "
-            "or from sampled prompts."
+            help="Gradients exact given task and query, or sampled from scores alone, or from "
+            "whole tokens."
         ),
-    ] = "reduced",
-    full: Annotated[bool, typer.Option("--full", help="Published steps and lengths.")] = False,
-    seed: Annotated[int, typer.Option(help="Seed; 327 was published.")] = 327,
+    ] = "scores",
+    full: Annotated[bool, typer.Option("--full", help="Steps and lengths of the paper.")] = False,
+    seed: Annotated[int, typer.Option(help="Seed; the paper has 327.")] = 327,
     out: Annotated[
         Path | None, typer.Option("--out", help="New folder for checkpoints, data and figures.")
     ] = None,
@@ -180,7 +182,7 @@ def train(
         "steps": steps,
         "lengths": _lengths(lengths),
         "seeds": seeds,
-        "oracle": gradient,
+        "method": method,
         "seed": seed,
     }
     folder = _train_folder(out, resume)
@@ -191,6 +193,7 @@ def train(
     use_float64()
     from ..dynamics import published_experiment
     from ..dynamics.experiment import PUBLISHED
+    from ..prompts import Exact, MonteCarlo
 
     if full and resume is None:
         options |= {"steps": PUBLISHED.steps, "lengths": list(PUBLISHED.lengths)}
@@ -198,8 +201,15 @@ def train(
         folder.mkdir(parents=True, exist_ok=True)
         with whole(folder / _OPTIONS) as name:
             Path(name).write_text(json.dumps(options))
+    estimators = {
+        "exact": Exact(),
+        "scores": MonteCarlo(),
+        "whole-tokens": MonteCarlo(whole_tokens=True),
+    }
     try:
-        data = published_experiment(folder=folder, **options)
+        data = published_experiment(
+            folder=folder, **options | {"method": estimators[options["method"]]}
+        )
     except KeyboardInterrupt:
         if folder is not None:
             typer.echo(f"stopped; continue with: largeprompt train --resume {folder}", err=True)

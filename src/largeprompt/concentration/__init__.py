@@ -1,6 +1,5 @@
 """Finite against infinite prompts, averaged over queries: curves, rates, regimes, bounds."""
 
-from ._quantities import Quantity as Quantity
 from .almost_sure import growing_prompt as growing_prompt
 from .assumption import assumption_3_3 as assumption_3_3
 from .bounds import BoundReport as BoundReport

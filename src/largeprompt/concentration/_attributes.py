@@ -7,24 +7,25 @@ from typing import Any
 import numpy as np
 
 from .._provenance import describe, versions
-from .._typing import KeyInput
 from ..attention import Head
-from ..measures import AbstractMeasure, Gaussian
+from ..measures import AbstractMeasure
+from ..prompts import AbstractMethod
 from .bounds import steepest_directions
 from .rates import sharp_exponent, steepness
 
 
 def attributes(
-    head: Head, mu: AbstractMeasure, nu: AbstractMeasure, key: KeyInput | None, **more: str
+    head: Head, mu: AbstractMeasure, nu: AbstractMeasure, method: AbstractMethod, **more: str
 ) -> dict[str, Any]:
-    """The configuration, the exponent theory gives it, versions and key."""
-    found: dict[str, Any] = dict(more)
+    """The configuration, the exponent that theory gives it, method, versions and key."""
+    found: dict[str, Any] = {**more, "method": method.words}
     found["tokens"], found["queries"] = type(mu).__name__, type(nu).__name__
     found["dim"], found["out_dim"] = np.int32(head.dim), np.int32(head.out_dim)
-    if isinstance(mu, Gaussian) and isinstance(nu, Gaussian):
-        found["kappa"] = steepness(head, mu, nu)
+    tokens, queries = mu.as_gaussian(), nu.as_gaussian()
+    if tokens is not None and queries is not None:
+        found["kappa"] = steepness(head, tokens, queries)
         found["sharp_exponent"] = sharp_exponent(found["kappa"])
-        found |= steepest_directions(head, mu, nu)
+        found |= steepest_directions(head, tokens, queries)
     means = [float(np.max(np.abs(np.asarray(law.mean())))) for law in (mu, nu)]
     found["centred"] = np.int32(max(means) <= 1e-12)
     proxies = [_proxy(law) for law in (mu, nu)]
@@ -35,7 +36,7 @@ def attributes(
     found["configuration"] = json.dumps(
         {"head": describe(head), "mu": describe(mu), "nu": describe(nu)}
     )
-    return found | versions(key)
+    return found | versions(getattr(method, "key", None))
 
 
 def _proxy(law: AbstractMeasure) -> float | None:

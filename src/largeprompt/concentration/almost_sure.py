@@ -1,10 +1,12 @@
-"""Along one growing prompt: the output converges almost surely, and the law of the iterated logarithm says how.
+"""Convergence along one growing prompt, and the law of the iterated logarithm.
 
-T_L - T is asymptotically the mean of L independent copies of V (x - x_u) e^{<u,x> - psi(u)}, x_u the tilted mean, so
+T_L - T is asymptotically the mean of L independent copies of V (x - x_u) e^{<u,x> - psi(u)}, x_u
+the tilted mean. So, with probability one,
 
-    limsup |T_L - T| / sqrt(2 ln ln L / L) = sqrt(lambda_max),   lambda_max of  V E[(x - x_u)(x - x_u)' e^{2<u,x>}] V' / e^{2 psi(u)}
+    limsup |T_L - T| / sqrt(2 ln ln L / L) = sqrt(lambda_max),
 
-with probability one. The covariance is closed form, from the tilts by u and 2u; for Gaussian tokens it is e^{sigma^2} V(G + Guu'G)V'.
+lambda_max of V E[(x - x_u)(x - x_u)' e^{2<u,x>}] V' / e^{2 psi(u)}. This covariance is closed form,
+from the tilts by u and 2u; for Gaussian tokens it is e^{sigma^2} V(G + Guu'G)V'.
 """
 
 from collections.abc import Sequence
@@ -18,10 +20,12 @@ from jaxtyping import Array, Float, Int, Key
 
 from .. import _checks
 from .._lengths import token_count
+from .._softmax_sums import SoftmaxSums
 from .._typing import ArrayInput, KeyInput
 from ..attention import Head, attend
 from ..attention.softmax import queries_of
 from ..measures import AbstractMeasure, Dirac
+from ..prompts import MonteCarlo
 from ._attributes import attributes
 
 _BLOCK = 4096  # tokens drawn at once: part of what defines the random stream
@@ -35,12 +39,14 @@ def growing_prompt(
     lengths: Sequence[int] | ArrayInput,
     prompts: int = 1,
 ) -> xr.Dataset:
-    """|T[mu_L](z) - T[mu](z)| along prompts that grow token by token, and the envelope of the iterated logarithm.
+    """|T_L(z) - T(z)| along prompts that grow token by token, and the envelope of the law of the
+    iterated logarithm.
 
-    **Arguments:** increasing whole `lengths` >= 3 at which to look; `prompts` independent prompts. A prompt's tokens depend on the
-    key and its index only: looking at other lengths sees the same path.
+    **Arguments:** increasing whole `lengths` >= 3 to record; `prompts` independent prompts. The
+    tokens of a prompt depend on the key and its index only: other lengths record the same path.
 
-    **Returns:** a dataset with `distance` over ("prompt", "length") and `envelope` = sqrt(2 lambda_max ln ln L / L) over "length".
+    **Returns:** a dataset with `distance` over ("prompt", "length") and `envelope` =
+    sqrt(2 lambda_max ln ln L / L) over "length".
 
     >>> import jax, jax.numpy as jnp
     >>> import largeprompt as lp
@@ -54,7 +60,7 @@ def growing_prompt(
     if batch or not wanted.size or wanted[0] < 3 or np.any(np.diff(wanted) <= 0):
         raise ValueError(
             _checks.message(
-                f"growing_prompt takes one query of shape ({head.dim},) and increasing lengths >= 3 (ln ln L > 0)",
+                f"growing_prompt takes one query of shape ({head.dim},) and increasing lengths >= 3",
                 f"a batch of shape {batch} and lengths {wanted.tolist()[:5]}",
                 "pass for example np.unique(np.geomspace(3, 1e6, 50).astype(int))",
             )
@@ -79,7 +85,7 @@ def growing_prompt(
     )
     scale = float(iterated_logarithm_scale(head, mu, queries[0]))
     envelope = scale * np.sqrt(2 * np.log(np.log(wanted)) / wanted)
-    found = attributes(head, mu, Dirac(queries[0]), key)
+    found = attributes(head, mu, Dirac(queries[0]), MonteCarlo(key))
     found["scale"] = scale
     return xr.Dataset(
         {"distance": (("prompt", "length"), distances), "envelope": ("length", envelope)},
@@ -112,28 +118,24 @@ def _path(
 ) -> Float[Array, " n"]:
     """Distances at the lengths; memory does not depend on them."""
 
-    def merge(a: tuple, b: tuple) -> tuple:
-        top = jnp.maximum(a[0], b[0])
-        left, right = jnp.exp(a[0] - top), jnp.exp(b[0] - top)
-        return top, left * a[1] + right * b[1], left[..., None] * a[2] + right[..., None] * b[2]
-
     def block(carry: tuple, index: Array) -> tuple:
         total, found = carry
         tokens = mu.sample(jax.random.fold_in(key, index), _BLOCK).points
         scores = jnp.matmul(tokens, head.U @ z, precision="highest")
         values = jnp.matmul(tokens, head.V.T, precision="highest")
-        inside = jax.lax.associative_scan(merge, (scores, jnp.ones_like(scores), values))
-        spread = jax.tree.map(lambda a: jnp.broadcast_to(a, (_BLOCK, *a.shape)), total)
-        _, mass, sums = merge(spread, inside)
-        distance = jnp.linalg.norm(sums / mass[:, None] - limit, axis=1)
+        each = SoftmaxSums(scores, (jnp.ones_like(scores), values))
+        inside = jax.lax.associative_scan(SoftmaxSums.merge, each)
+        before = jax.tree.map(lambda a: jnp.broadcast_to(a, (_BLOCK, *a.shape)), total)
+        _, (outputs,) = before.merge(inside).averages()
+        distance = jnp.linalg.norm(outputs - limit, axis=1)
         position = lengths - 1 - index * _BLOCK
         here = (position >= 0) & (position < _BLOCK)
         found = jnp.where(here, distance[jnp.clip(position, 0, _BLOCK - 1)], found)
-        return (merge(total, jax.tree.map(lambda a: a[-1], inside)), found), None
+        return (total.merge(jax.tree.map(lambda a: a[-1], inside)), found), None
 
     dtype = mu.dtype
-    empty = (jnp.array(-jnp.inf, dtype), jnp.zeros((), dtype), jnp.zeros(head.out_dim, dtype))
-    # exp(-inf - -inf) of two empty summaries never occurs: every block has tokens
+    sums = (jnp.zeros((), dtype), jnp.zeros(head.out_dim, dtype))
+    empty = SoftmaxSums(jnp.array(-jnp.inf, dtype), sums)
     start = (empty, jnp.zeros(lengths.shape, dtype))
     (_, found), _ = jax.lax.scan(block, start, jnp.arange(blocks))
     return found

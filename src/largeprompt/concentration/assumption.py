@@ -1,12 +1,14 @@
-"""Assumption 3.3 of Boursier & Boyer for a configuration: nine tilted moments, orders 0, 4, 8 in token and query.
+"""Assumption 3.3 of Boursier & Boyer: nine tilted moments, orders 0, 4, 8 in token and query.
 
-We could not access the published statement of the assumption; two readings are computed, which agree with E|x|^p E|z|^q at U = 0:
+We could not access the published statement of the assumption and implement two readings of it,
+which agree with E|x|^p E|z|^q at U = 0:
 
-    tilted   E_z[ |z|^q  E|x|^p under the tilted law mu_{Uz} ]          (the law attention averages over)
-    joint    E_{x,z}[ |x|^p |z|^q e^{<x, Uz>} ]                         (the exponential before normalisation)
+    tilted   E_z[ |z|^q  E|x|^p under the tilted law mu_{Uz} ]     (the law attention averages over)
+    joint    E_{x,z}[ |x|^p |z|^q e^{<x, Uz>} ]                    (before normalisation)
 
-For Gaussian tokens and queries both are polynomial moments of one Gaussian vector, closed form. The joint one is infinite as
-soon as |G^{1/2} U C^{1/2}|_2 >= 1: the exponential of a product of two Gaussians outgrows their densities.
+For Gaussian tokens and queries both are polynomial moments of one Gaussian vector, in closed form.
+The joint one is infinite as soon as |G^{1/2} U C^{1/2}|_2 >= 1: the exponential of a product of two
+Gaussians outgrows their densities.
 """
 
 import itertools
@@ -18,54 +20,55 @@ import jax.numpy as jnp
 import numpy as np
 import xarray as xr
 
+from .. import _checks
 from .._float64 import in_float64
 from .._linalg import covariance_root
-from .._typing import KeyInput
 from ..attention import Head
-from ..measures import (
-    AbstractMeasure,
-    AffineImage,
-    Dirac,
-    Empirical,
-    Gaussian,
-    IndependentSum,
-    Mixture,
-    Rademacher,
-    Sphere,
-    Uniform,
-)
-from ..measures.transforms import without_spread
+from ..measures import AbstractMeasure, Empirical, Gaussian
+from ..prompts import AbstractMethod, Exact, QuasiMonteCarlo
+from ..prompts.methods import as_method
+from ..prompts.quasi import Scrambling, scrambled
+from ..prompts.query_averages import check_dimensions
 from ._attributes import attributes
-from ._errors import check_dimensions
-from ._queries import finite_support, quadrature, scrambled, two_keys
 
 ORDERS = (0, 4, 8)
 _HALF = max(ORDERS) // 2
-_POINTS = 8  # 2^8 queries against 2^12 tokens where there is no closed form
-_TOKENS = 12
+_POINTS = 2**8  # queries, where there is no closed form
+_TOKENS = 2**12
 
 
 @in_float64
 def assumption_3_3(
-    head: Head, mu: AbstractMeasure, nu: AbstractMeasure, key: KeyInput | None = None
+    head: Head, mu: AbstractMeasure, nu: AbstractMeasure, method: AbstractMethod | None = None
 ) -> xr.Dataset:
-    """The nine moments, with `tilted` and `joint` over ("token_order", "query_order"), their errors, and what is infinite.
+    """The nine moments, with `tilted` and `joint` over ("token_order", "query_order"), their
+    errors, and which are infinite.
 
-    Exact (error 0) for Gaussian tokens and queries, and for discrete laws; otherwise estimated from randomised points, which need
-    a `key`. `why` says, where a joint moment is infinite, for what reason; it is empty where both are finite.
+    `method` is `Exact()` (None) for Gaussian tokens and queries and for discrete laws, otherwise
+    `QuasiMonteCarlo(key)`. `why` gives the reason where a joint moment is infinite, and is empty
+    where it is finite.
 
     >>> import jax.numpy as jnp
     >>> import largeprompt as lp
     >>> mu = lp.Gaussian(jnp.zeros(1), jnp.eye(1))
     >>> moments = lp.assumption_3_3(lp.Head(U=2 * jnp.eye(1), V=jnp.eye(1)), mu, mu)
-    >>> print(moments.tilted.values[1, 0], moments.joint.values[1, 0])  # x given z is N(2z, 1): E x^4 = 3 * 5^2
+    >>> # x given z is N(2z, 1): E x^4 = 3 * 5^2
+    >>> print(moments.tilted.values[1, 0], moments.joint.values[1, 0])
     75.0 inf
     >>> print(moments.why.values[1, 0])
     |G^(1/2) U C^(1/2)| = 2 >= 1: e^<x,Uz> outgrows the Gaussian densities
     """
     check_dimensions(head, mu, nu)
-    tilted = _tilted(head, mu, nu, key)
-    joint = _joint(head, mu, nu, key)
+    method = as_method(method)
+    if not isinstance(method, (Exact, QuasiMonteCarlo)):
+        raise ValueError(
+            _checks.message(
+                "method must be Exact() or QuasiMonteCarlo(key)", repr(method), "pass one of them"
+            )
+        )
+    scrambling = method.scrambling if isinstance(method, QuasiMonteCarlo) else None
+    tilted = _tilted(head, mu, nu, scrambling)
+    joint = _joint(head, mu, nu, scrambling)
     axes = ("token_order", "query_order")
     return xr.Dataset(
         {
@@ -76,7 +79,7 @@ def assumption_3_3(
             "why": (axes, np.where(np.isinf(joint.value), joint.why, "")),
         },
         {"token_order": list(ORDERS), "query_order": list(ORDERS)},
-        attributes(head, mu, nu, key),
+        attributes(head, mu, nu, method),
     )
 
 
@@ -90,11 +93,15 @@ def _numbers(*arrays: jax.Array) -> list[np.ndarray]:
     return [np.asarray(a, np.float64) for a in arrays]
 
 
-def _tilted(head: Head, mu: AbstractMeasure, nu: AbstractMeasure, key: KeyInput | None) -> _Moments:
-    mu, nu = (without_spread(law) if isinstance(law, Dirac) else law for law in (mu, nu))
-    if isinstance(mu, Gaussian) and isinstance(nu, Gaussian):
+def _tilted(
+    head: Head, mu: AbstractMeasure, nu: AbstractMeasure, scrambling: Scrambling | None
+) -> _Moments:
+    tokens, queries = mu.as_gaussian(), nu.as_gaussian()
+    if tokens is not None and queries is not None:
         # given z, x is N(m + GUz, G): (x, z) is one Gaussian vector
-        U, G, m, C, a = _numbers(head.U, mu.covariance, mu.centre, nu.covariance, nu.centre)
+        U, G, m, C, a = _numbers(
+            head.U, tokens.covariance, tokens.centre, queries.covariance, queries.centre
+        )
         through, d = G @ U, len(G)
         factor = np.block(
             [
@@ -104,54 +111,40 @@ def _tilted(head: Head, mu: AbstractMeasure, nu: AbstractMeasure, key: KeyInput 
         )
         value = _even_moments(np.concatenate([m + through @ a, a]), factor, d)
         return _Moments(value, np.zeros_like(value))
-    return _estimated(head, mu, nu, key, normalised=True)
+    return _estimated(head, mu, nu, scrambling, normalised=True)
 
 
-def _joint(head: Head, mu: AbstractMeasure, nu: AbstractMeasure, key: KeyInput | None) -> _Moments:
-    mu, nu = (without_spread(law) if isinstance(law, Dirac) else law for law in (mu, nu))
-    if isinstance(mu, Gaussian) and isinstance(nu, Gaussian):
-        return _joint_gaussian(head, mu, nu)
-    if isinstance(mu, Mixture) or isinstance(nu, Mixture):  # linear in both laws
+def _joint(
+    head: Head, mu: AbstractMeasure, nu: AbstractMeasure, scrambling: Scrambling | None
+) -> _Moments:
+    tokens, queries = mu.as_gaussian(), nu.as_gaussian()
+    if tokens is not None and queries is not None:
+        return _joint_gaussian(head, tokens, queries)
+    of_mu, of_nu = (list(zip(*law.mixture(), strict=True)) for law in (mu, nu))
+    if len(of_mu) * len(of_nu) > 1:  # linear in both laws
         parts = [
-            (float(w * v), _joint(head, part, other, key))
-            for (w, part), (v, other) in itertools.product(_components(mu), _components(nu))
+            (float(w * v), _joint(head, part, other, scrambling))
+            for (w, part), (v, other) in itertools.product(of_mu, of_nu)
         ]
         value = sum(w * part.value for w, part in parts)
         error = sum(w * part.error for w, part in parts)
         return _Moments(
             np.asarray(value), np.asarray(error), next((p.why for _, p in parts if p.why), "")
         )
-    if not (_bounded(mu) or _bounded(nu)):
+    if not (mu.is_bounded or nu.is_bounded):
         value = np.full((3, 3), np.inf)
         return _Moments(
             value,
             np.zeros_like(value),
             "neither law is known to be bounded: no finite value can be certified from points",
         )
-    return _estimated(head, mu, nu, key, normalised=False)
-
-
-def _components(law: AbstractMeasure) -> list[tuple[float, AbstractMeasure]]:
-    if isinstance(law, Mixture):
-        return [(float(w), part) for w, part in zip(law.weights, law.components, strict=True)]
-    return [(1.0, law)]
-
-
-def _bounded(law: AbstractMeasure) -> bool:
-    match law:
-        case Dirac() | Empirical() | Rademacher() | Uniform() | Sphere():
-            return True
-        case AffineImage():
-            return _bounded(law.measure)
-        case Mixture():
-            return all(map(_bounded, law.components))
-        case IndependentSum():
-            return all(map(_bounded, law.parts))
-    return False
+    return _estimated(head, mu, nu, scrambling, normalised=False)
 
 
 def _joint_gaussian(head: Head, mu: Gaussian, nu: Gaussian) -> _Moments:
-    """x = m + Bg, z = a + Dh: under e^{<x,Uz>} the vector (g, h) is Gaussian with precision I - [[0, B'UD], [., 0]]."""
+    """x = m + Bg, z = a + Dh: under e^{<x,Uz>} the vector (g, h) is Gaussian with precision I -
+    [[0, B'UD], [., 0]].
+    """
     U, G, m, C, a = _numbers(head.U, mu.covariance, mu.centre, nu.covariance, nu.centre)
     d, B, D = len(G), covariance_root(G), covariance_root(C)
     coupling = B.T @ U @ D
@@ -171,10 +164,11 @@ def _joint_gaussian(head: Head, mu: Gaussian, nu: Gaussian) -> _Moments:
 
 
 def _even_moments(centre: np.ndarray, factor: np.ndarray, d: int) -> np.ndarray:
-    """E|x|^p |z|^q for (x, z) = centre + factor g, p and q in ORDERS, from the joint cumulants of |x|^2 and |z|^2.
+    """E|x|^p |z|^q for (x, z) = centre + factor g, p and q in ORDERS, from the joint cumulants of
+    |x|^2 and |z|^2.
 
-    ln E e^{s|x|^2 + t|z|^2} = sum_n 2^{n-1} tr(M^n)/n + 2^{n-1} b'M^{n-1}b with M = s X + t Z: a power series in (s, t), whose
-    exponential has the moments as coefficients.
+    ln E e^{s|x|^2 + t|z|^2} = sum_n 2^{n-1} tr(M^n)/n + 2^{n-1} b'M^{n-1}b with M = s X + t Z: a
+    power series in (s, t), whose exponential has the moments as coefficients.
     """
     select = [np.zeros((len(centre),) * 2) for _ in range(2)]
     select[0][:d, :d], select[1][d:, d:] = np.eye(d), np.eye(d)
@@ -185,7 +179,8 @@ def _even_moments(centre: np.ndarray, factor: np.ndarray, d: int) -> np.ndarray:
     powers: dict[tuple[int, int], np.ndarray] = {(0, 0): np.eye(len(X))}
     log[1, 0], log[0, 1] = (centre @ S @ centre for S in select)
     for n in range(1, 2 * _HALF + 1):
-        # the noncentral term of order n + 1 is 2^n (b's)(M^{n-1})(b's), from the powers of order n - 1
+        # the noncentral term of order n + 1 is 2^n (b's)(M^{n-1})(b's), from the powers of order n
+        # - 1
         for (j, k), power in powers.items():
             for (one, p), (two, q) in itertools.product(enumerate(pulls), repeat=2):
                 at = (j + (one == 0) + (two == 0), k + (one == 1) + (two == 1))
@@ -226,15 +221,21 @@ def _exponential(log: np.ndarray) -> np.ndarray:
 
 
 def _estimated(
-    head: Head, mu: AbstractMeasure, nu: AbstractMeasure, key: KeyInput | None, normalised: bool
+    head: Head,
+    mu: AbstractMeasure,
+    nu: AbstractMeasure,
+    scrambling: Scrambling | None,
+    normalised: bool,
 ) -> _Moments:
     """Weighted sums over points of both laws; exact where both are discrete."""
-    exact_tokens, few_queries, fewer = finite_support(mu), finite_support(nu), None
+    atoms, few_queries, fewer = mu.atoms(), nu.atoms(), None
     if few_queries is None:
-        few_queries, fewer = quadrature(nu, 1), quadrature(nu)
-    for_tokens, for_queries = two_keys(key)
-    tokens = [exact_tokens] if exact_tokens is not None else scrambled(mu, for_tokens, _TOKENS)
-    queries = [few_queries] if few_queries is not None else scrambled(nu, for_queries, _POINTS)
+        few_queries, fewer = nu.quadrature(1), nu.quadrature()
+    for_tokens, for_queries = (None, None) if scrambling is None else scrambling.two()
+    tokens = [atoms] if atoms is not None else scrambled(mu, for_tokens, _TOKENS, "tokens")
+    queries = (
+        [few_queries] if few_queries is not None else scrambled(nu, for_queries, _POINTS, "queries")
+    )
     count = max(len(tokens), len(queries))
     tokens, queries = (part * count if len(part) == 1 else part for part in (tokens, queries))
     values = [_sums(head, x, z, normalised) for x, z in zip(tokens, queries, strict=True)]

@@ -1,8 +1,9 @@
-"""Propositions 3.1 and 3.4 of Boursier & Boyer as functions, and what they say about a configuration in numbers.
+"""Propositions 3.1 and 3.4 of Boursier & Boyer as functions, and their constants for a given curve.
 
-The propositions assert that constants c_1, c_2 exist. For a curve computed exactly one can ask which: the smallest c_1 for which
-a given c_2 dominates it, the largest c_2 a given c_1 allows, and how loose the bound then is. The bounds carry ln L, which is 0
-at L = 1 where the error is not: the statements are for L >= 2.
+The propositions assert that constants c_1, c_2 exist. For an exact curve this module computes them:
+the smallest c_1 for which a given c_2 dominates the curve, the largest c_2 that a given c_1 allows,
+and how loose the bound then is. The bounds contain ln L, which is 0 at L = 1, where the error is
+not: the statements are for L >= 2.
 
 For Gaussian tokens and queries the error is of the order L^{-theta} (ln L)^beta e^{c sqrt(ln L)},
 theta the `sharp_exponent`. With k the multiplicity of kappa,
@@ -41,7 +42,8 @@ _STATEMENTS = {  # statement: (power of sigma, power of ln L)
 def proposition_3_1(
     c1: ArrayInput, c2: ArrayInput, sigma: ArrayInput, L: ArrayInput
 ) -> Float[np.ndarray, "..."]:
-    """c_1 sigma^6 ln L / L^{c_2/sigma^2}: the bound of E |T[mu_L] - T[mu]|^2 for sigma-sub-Gaussian tokens, sigma >= 1, L >= 2.
+    """Bound c_1 sigma^6 ln L / L^{c_2/sigma^2} of E |T_L - T|^2 for sigma-sub-Gaussian tokens,
+    sigma >= 1, L >= 2.
 
     >>> import largeprompt as lp
     >>> print(lp.proposition_3_1(c1=2.0, c2=1.0, sigma=1.0, L=[10, 100]).round(4))
@@ -53,7 +55,8 @@ def proposition_3_1(
 def proposition_3_4(
     c1: ArrayInput, c2: ArrayInput, sigma: ArrayInput, L: ArrayInput, parameter: Literal["U", "V"]
 ) -> Float[np.ndarray, "..."]:
-    """The bound of the gradient error: c_1 sigma^6 ln L / L^{c_2/sigma^2} in V, c_1 sigma^12 (ln L)^2 / L^{c_2/sigma^2} in U.
+    """Bound of the gradient error: c_1 sigma^6 ln L / L^{c_2/sigma^2} in V,
+    c_1 sigma^12 (ln L)^2 / L^{c_2/sigma^2} in U.
 
     >>> import largeprompt as lp
     >>> print(lp.proposition_3_4(2.0, 1.0, 1.0, [10, 100], parameter="U").round(4))
@@ -61,7 +64,7 @@ def proposition_3_4(
     """
     if parameter not in ("U", "V"):
         raise ValueError(
-            _checks.message("parameter must be 'U' or 'V'", repr(parameter), "name one")
+            _checks.message("parameter must be 'U' or 'V'", repr(parameter), "pass 'U'")
         )
     return _bound(f"gradient_{parameter}", c1, c2, sigma, L)
 
@@ -119,12 +122,13 @@ def steepest_directions(head: Head, mu: Gaussian, nu: Gaussian) -> dict[str, Any
 
 
 class BoundReport(NamedTuple):
-    """What a proposition says about one exact curve, on its lengths L >= 2.
+    """Constants of a proposition for one exact curve, on its lengths L >= 2.
 
-    `c1` is the smallest constant for which `c2` dominates the curve, attained at `tight_at`; `looseness` the median and the
-    largest ratio bound/error with these constants. `admissible_c2` is the supremum of the c_2 that can hold for all L: sigma^2
-    times the sharp exponent (None where that is not known); `attained` says whether the supremum
-    itself holds for all L. `not_applicable` maps lengths to the reason.
+    `c1` is the smallest constant for which `c2` dominates the curve, attained at `tight_at`;
+    `looseness` the median and the largest ratio bound/error with these constants. `admissible_c2`
+    is the supremum of the c_2 that can hold for all L: sigma^2 times the sharp exponent (None where
+    that is not known); `attained` says whether the supremum itself holds for all L.
+    `not_applicable` maps lengths to the reason.
     """
 
     statement: str
@@ -140,7 +144,7 @@ class BoundReport(NamedTuple):
 
 
 def bound_report(curve: xr.Dataset, c2: ArrayInput | None = None) -> BoundReport:
-    """Proposition 3.1 (for `quantity="output"`) or 3.4 (for gradients) against a curve of `concentration_curve`.
+    """Compare a curve of `concentration_curve` with Proposition 3.1 (output) or 3.4 (gradients).
 
     **Arguments:** `c2`, by default the largest that holds for all L. Where the error carries more
     of ln L than the bound, the supremum is not attained. The default is then the c_2 below it for
@@ -150,10 +154,11 @@ def bound_report(curve: xr.Dataset, c2: ArrayInput | None = None) -> BoundReport
     >>> import jax.numpy as jnp
     >>> import largeprompt as lp
     >>> mu = lp.Gaussian(jnp.zeros(1), jnp.eye(1))
-    >>> curve = lp.concentration_curve(lp.Head(U=jnp.eye(1), V=jnp.eye(1)), mu, mu, [1.0, 2.0, 100.0, 1e6])
+    >>> head = lp.Head(U=jnp.eye(1), V=jnp.eye(1))
+    >>> curve = lp.concentration_curve(head, mu, mu, [1.0, 2.0, 100.0, 1e6])
     >>> report = lp.bound_report(curve, c2=0.5)
-    >>> print(f"{report.c1:.3f} at L = {report.tight_at:g}, admissible up to {report.admissible_c2:.3f}")
-    2.273 at L = 2, admissible up to 0.618
+    >>> print(f"{report.c1:.3f} at L = {report.tight_at:g}, c_2 < {report.admissible_c2:.3f}")
+    2.273 at L = 2, c_2 < 0.618
     >>> report.not_applicable
     {1.0: 'ln L = 0 makes the bound 0, and the error at L = 1 is not'}
     """
@@ -176,7 +181,7 @@ def bound_report(curve: xr.Dataset, c2: ArrayInput | None = None) -> BoundReport
         )
     growth = None if admissible is None else _growth(curve)
     if c2 is None:
-        assert admissible is not None  # for the type checker: refused above
+        assert admissible is not None  # for the type checker: checked above
         assert growth is not None
         below = sigma**2 * growth.slope(math.log(L[usable].max()))
         c2 = max(admissible - below, admissible / 2)
@@ -234,12 +239,15 @@ def _growth(curve: xr.Dataset) -> _Growth:
 
 
 def largest_c2(curve: xr.Dataset, c1: ArrayInput) -> float:
-    """The largest c_2 for which the bound with `c1` dominates the curve at all of its lengths L >= 2; may be <= 0: none then.
+    """Largest c_2 for which the bound with `c1` dominates the curve at all its lengths L >= 2.
+
+    If it is <= 0, no c_2 > 0 serves.
 
     >>> import jax.numpy as jnp
     >>> import largeprompt as lp
     >>> mu = lp.Gaussian(jnp.zeros(1), jnp.eye(1))
-    >>> curve = lp.concentration_curve(lp.Head(U=jnp.eye(1), V=jnp.eye(1)), mu, mu, [2.0, 100.0, 1e6])
+    >>> head = lp.Head(U=jnp.eye(1), V=jnp.eye(1))
+    >>> curve = lp.concentration_curve(head, mu, mu, [2.0, 100.0, 1e6])
     >>> print(f"{lp.largest_c2(curve, c1=5.0):.3f}")
     0.915
     """
@@ -276,7 +284,8 @@ def _notes(
     proxy = curve.attrs.get("query_proxy", math.inf)
     if proxy > 1 + 1e-12:
         found.append(
-            f"the propositions are for 1-sub-Gaussian queries; these have variance proxy {proxy:.3g}"
+            f"the propositions are for 1-sub-Gaussian queries; these have variance proxy "
+            f"{proxy:.3g}"
         )
     if growth is not None and growth != _NONE:
         found.append(
@@ -284,6 +293,7 @@ def _notes(
         )
     if admissible is not None and c2 > admissible:
         found.append(
-            f"c_2 = {c2:.3g} exceeds {admissible:.3g}: it dominates on these lengths, and on no infinite range"
+            f"c_2 = {c2:.3g} exceeds {admissible:.3g}: it dominates on these lengths, and on no "
+            "infinite range"
         )
     return tuple(found)

@@ -1,8 +1,9 @@
-"""How fast, and in which regime: the sharp exponent, the three phases of softmax weights, and a neighbouring rate.
+"""Rates and regimes: the sharp exponent, the three phases of softmax weights, and a related rate.
 
-Let x = sigma^2 / ln L. As L grows with x fixed, P_2 = E sum_i p_i^2 = L^{-f(x) + o(1)} with f(x) = 1 - x up to x = 2/3 (the
-weights average), (1 - x/2)^2 / (2x) up to x = 2 (a few rare tokens carry them), 0 beyond (frozen: softmax is a maximum). With
-a random query the average over sigma gives the exponent `sharp_exponent`.
+Let x = sigma^2 / ln L. As L grows with x fixed, P_2 = E sum_i p_i^2 = L^{-f(x) + o(1)} with
+f(x) = 1 - x up to x = 2/3 (the weights average), (1 - x/2)^2 / (2x) up to x = 2 (a few rare tokens
+carry them), 0 beyond (frozen: softmax is a maximum). For a random query the average over sigma
+gives the exponent `sharp_exponent`.
 """
 
 import math
@@ -22,10 +23,11 @@ _AVERAGING, _FROZEN = 2 / 3, 2.0  # thresholds in sigma^2 / ln L
 
 
 def sharp_exponent(kappa: ArrayInput) -> float:
-    """The theta in E_z E |T_L - T|^2 = L^{-theta + o(1)} for Gaussian tokens and a Gaussian query.
+    """Exponent theta of E_z E |T_L - T|^2 = L^{-theta + o(1)} for Gaussian tokens and queries.
 
-    theta = 1 for kappa <= 1/2 and sqrt(1/4 + 1/kappa) - 1/2 above, where kappa = lambda_max of the covariance of the query seen
-    through U'GU (`steepness`). Above 1/2 the average is carried by rare large queries.
+    theta = 1 for kappa <= 1/2 and sqrt(1/4 + 1/kappa) - 1/2 above, where kappa = lambda_max of the
+    covariance of the query seen through U'GU (`steepness`). Above 1/2 the average is carried by
+    rare large queries.
 
     >>> import largeprompt as lp
     >>> print([round(lp.sharp_exponent(kappa), 3) for kappa in (0.25, 0.5, 1, 4)])
@@ -39,13 +41,15 @@ def sharp_exponent(kappa: ArrayInput) -> float:
 
 
 def steepness(head: Head, mu: Gaussian, nu: Gaussian) -> float:
-    """The kappa = lambda_max(C^{1/2} U'GU C^{1/2}) of tokens N(., G) and queries N(., C): what `sharp_exponent` takes."""
+    """kappa = lambda_max(C^{1/2} U'GU C^{1/2}) of tokens N(., G) and queries N(., C), the argument
+    of `sharp_exponent`.
+    """
     U, G, C = (np.asarray(a, np.float64) for a in (head.U, mu.covariance, nu.covariance))
     return float(np.linalg.norm(covariance_root(G).T @ U @ covariance_root(C), 2) ** 2)
 
 
 class Regime(NamedTuple):
-    """Where a score deviation and a length stand.
+    """Regime of a score deviation and a length.
 
     Exact, for this sigma and L: `p2` = E sum_i p_i^2 (1/p2 is the effective number of tokens) and
     `relative_error`, the squared error of a scalar output divided by that of one token; NaN where
@@ -71,13 +75,13 @@ def regime_exponent(x: float) -> float:
 
 
 def regime(sigma: ArrayInput, L: ArrayInput) -> Regime:
-    """Is a prompt of L tokens long enough for scores of deviation sigma?
+    """Regime of a prompt of L tokens with scores of deviation sigma: is it long enough?
 
     P_2 and the squared error are exact. At one query the error of tokens N(0, 1) and a scalar
     output is P_2 + sigma^2 (P_2 - 6 P_3 + 6 P_22), which is 1 + sigma^2 for one token. The regime
     is asymptotic: weights average themselves for L >= e^{1.5 sigma^2}, are carried by a few rare
     tokens below, and by the largest score alone for L <= e^{sigma^2/2}. These thresholds are sharp
-    as L grows; at moderate L they are cross-overs, and P_2 says how far along.
+    as L grows; at moderate L they are cross-overs, and P_2 tells how far along.
 
     >>> import largeprompt as lp
     >>> here = lp.regime(sigma=3.0, L=1000)
@@ -145,7 +149,8 @@ def _in_words(p2: float, relative_error: float) -> str:
 
 
 def regime_map(sigma_max: float = 8.0, longest: float = 1e12, resolution: int = 200) -> xr.Dataset:
-    """`exponent` f(sigma^2 / ln L) over a grid of ("sigma", "length"), and the transitions over "sigma": data of `plot_regimes`.
+    """Data of `plot_regimes`: `exponent` f(sigma^2 / ln L) over a grid of ("sigma", "length"), and
+    the transitions over "sigma".
 
     >>> import largeprompt as lp
     >>> lp.regime_map(resolution=50).exponent.shape
@@ -177,7 +182,9 @@ def _tokens(count: float) -> str:
 
 
 class Horizon(NamedTuple):
-    """H = |Sig^{1/2} U Sig^{1/2}|_2, the rate 1/(2(1+H^2)) of Bohbot et al. for the law of the output, and ours beside it."""
+    """H = |Sig^{1/2} U Sig^{1/2}|_2, the rate 1/(2(1+H^2)) of Bohbot et al. for the law of the
+    output, and the pointwise rate.
+    """
 
     H: float
     output_law_rate: float
@@ -187,16 +194,18 @@ class Horizon(NamedTuple):
 def horizon(head: Head, mu: AbstractMeasure) -> Horizon:
     """Two rates of self-attention, where queries are drawn like the tokens (nu = mu Gaussian).
 
-    Bohbot et al. (Token Sample Complexity, 2026) bound moments of the law of the output by n^-beta, beta = 1/(2(1+H^2)). The
-    root-mean-square error of T[mu_L](z) itself decays like L^{-theta/2}, theta = `sharp_exponent(H^2)`: other objects, both
-    slowed down by H.
+    Bohbot et al. (Token Sample Complexity, 2026) bound moments of the law of the output by
+    n^-beta, beta = 1/(2(1+H^2)). The root-mean-square error of T_L(z) itself decays like
+    L^{-theta/2}, theta = `sharp_exponent(H^2)`. These are different quantities; H slows both.
 
     >>> import jax.numpy as jnp
     >>> import largeprompt as lp
-    >>> print(lp.horizon(lp.Head(U=jnp.eye(2), V=jnp.eye(2)), lp.Gaussian(jnp.zeros(2), jnp.eye(2))))
+    >>> head = lp.Head(U=jnp.eye(2), V=jnp.eye(2))
+    >>> print(lp.horizon(head, lp.Gaussian(jnp.zeros(2), jnp.eye(2))))
     Horizon(H=1.0, output_law_rate=0.25, pointwise_rate=0.309...)
     """
-    if not isinstance(mu, Gaussian):
+    normal = mu.as_gaussian()
+    if normal is None:
         raise ValueError(
             _checks.message(
                 "the horizon is defined for Gaussian tokens",
@@ -204,5 +213,5 @@ def horizon(head: Head, mu: AbstractMeasure) -> Horizon:
                 "pass Gaussian(mu.mean(), mu.cov()) for the Gaussian of the same moments",
             )
         )
-    kappa = steepness(head, mu, mu)
+    kappa = steepness(head, normal, normal)
     return Horizon(math.sqrt(kappa), 1 / (2 * (1 + kappa)), sharp_exponent(kappa) / 2)

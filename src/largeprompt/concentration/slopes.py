@@ -10,10 +10,10 @@ from .. import _checks
 
 
 class SlopeFit(NamedTuple):
-    """ln value ~ intercept + slope ln L: the slope, its standard error, its confidence interval, and how well the line fits.
+    """Fit of ln value ~ intercept + slope ln L: slope, standard error and confidence interval.
 
-    `misfit` is chi^2 per degree of freedom: about 1 if the curve is a straight line within its error bars. Above 1 the standard
-    error is enlarged by its root, so that a curve that bends is not given more certainty than it has.
+    `misfit` is chi^2 per degree of freedom: about 1 if the curve is straight within its error bars.
+    Above 1 the standard error is enlarged by its root.
     """
 
     slope: float
@@ -27,13 +27,14 @@ class SlopeFit(NamedTuple):
 def fit_slope(curve: xr.Dataset, confidence: float = 0.95) -> SlopeFit:
     """Weighted least squares of ln value against ln L, each point weighted by its relative error.
 
-    **Arguments:** a dataset of `concentration_curve`; select lengths first to fit a part, as in `curve.sel(length=slice(100, None))`.
-    For exact curves `local_slope` is the better question.
+    **Arguments:** a dataset of `concentration_curve`; select lengths first to fit a part, as in
+    `curve.sel(length=slice(100, None))`. For exact curves use `local_slope` instead.
 
     >>> import jax, jax.numpy as jnp
     >>> import largeprompt as lp
     >>> head, mu = lp.Head(U=jnp.eye(1) / 4, V=jnp.eye(1)), lp.Gaussian(jnp.zeros(1), jnp.eye(1))
-    >>> sampled = lp.concentration_curve(head, mu, mu, [30, 100, 300], method="montecarlo", key=jax.random.key(0))
+    >>> method = lp.MonteCarlo(jax.random.key(0))
+    >>> sampled = lp.concentration_curve(head, mu, mu, [30, 100, 300], method=method)
     >>> fit = lp.fit_slope(sampled)
     >>> fit.low < -1 < fit.high
     True
@@ -56,13 +57,13 @@ def fit_slope(curve: xr.Dataset, confidence: float = 0.95) -> SlopeFit:
         )
     x, y, weight = np.log(L[usable]), np.log(value[usable]), (value / error)[usable] ** 2
     centre = np.average(x, weights=weight)
-    spread = np.sum(weight * (x - centre) ** 2)
-    slope = float(np.sum(weight * (x - centre) * y) / spread)
+    weighted_square = np.sum(weight * (x - centre) ** 2)
+    slope = float(np.sum(weight * (x - centre) * y) / weighted_square)
     intercept = float(np.average(y - slope * x, weights=weight))
     freedom = len(x) - 2
     misfit = float(np.sum(weight * (y - intercept - slope * x) ** 2) / freedom) if freedom else 0.0
     scale = math.sqrt(max(1.0, misfit))
-    standard_error = scale / math.sqrt(spread)
+    standard_error = scale / math.sqrt(weighted_square)
     law = stats.t(freedom) if misfit > 1 else stats.norm()
     half = standard_error * float(law.ppf((1 + confidence) / 2))
     return SlopeFit(slope, standard_error, slope - half, slope + half, intercept, misfit)

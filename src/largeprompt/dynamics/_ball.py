@@ -12,8 +12,7 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float
 
 from .. import _checks
-from ..icl.params import Params
-from ..icl.task import RiskFunction
+from ..icl import AbstractParams, RiskFunction
 
 _STARTS = 8
 _ASCENT = 200  # steps
@@ -28,14 +27,14 @@ def enclosing_ball(points: Float[np.ndarray, "points n"]) -> tuple[np.ndarray, f
     return centre, float(np.sqrt(np.max(np.sum((points - centre) ** 2, axis=1))))
 
 
-def steepest(risk: RiskFunction, like: Params, centre: np.ndarray, radius: float) -> float:
+def steepest(risk: RiskFunction, like: AbstractParams, centre: np.ndarray, radius: float) -> float:
     """The Lipschitz constant of grad R on the ball: the largest |h'Hess R(y) h| over |h| = 1."""
     value = float(_steepest(risk, like, jnp.asarray(centre), jnp.asarray(radius)))
     return _known(value, radius)
 
 
 def gradient_gap(
-    risk: RiskFunction, other: RiskFunction, like: Params, centre: np.ndarray, radius: float
+    risk: RiskFunction, other: RiskFunction, like: AbstractParams, centre: np.ndarray, radius: float
 ) -> float:
     """The largest |grad R - grad R'| on the ball."""
     value = float(_gap(risk, other, like, jnp.asarray(centre), jnp.asarray(radius)))
@@ -55,7 +54,7 @@ def _known(value: float, radius: float) -> float:
 
 
 @eqx.filter_jit
-def _steepest(risk: RiskFunction, like: Params, centre: Array, radius: Array) -> Array:
+def _steepest(risk: RiskFunction, like: AbstractParams, centre: Array, radius: Array) -> Array:
     restore = ravel_pytree(like)[1]
     gradient = jax.grad(lambda y: risk(restore(y)))
 
@@ -68,7 +67,7 @@ def _steepest(risk: RiskFunction, like: Params, centre: Array, radius: Array) ->
 
 @eqx.filter_jit
 def _gap(
-    risk: RiskFunction, other: RiskFunction, like: Params, centre: Array, radius: Array
+    risk: RiskFunction, other: RiskFunction, like: AbstractParams, centre: Array, radius: Array
 ) -> Array:
     restore = ravel_pytree(like)[1]
     gradient = jax.grad(lambda y: risk(restore(y)) - other(restore(y)))
@@ -100,7 +99,7 @@ def _largest(
             change, state = ascent.update(jax.tree.map(jnp.negative, slope), state)
             moved: Any = optax.apply_updates(x, change)
             inside, free = moved
-            inside = inside / jnp.maximum(1.0, jnp.linalg.norm(inside))
+            inside = optax.projections.projection_l2_ball(inside)
             return ((inside, free if directions else x[1]), state), found
 
         with jax.numpy_dtype_promotion("standard"):  # the schedule counts its steps in integers

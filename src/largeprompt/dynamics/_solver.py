@@ -10,8 +10,8 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, Int
 
-from ..icl.params import BlockParams, FactoredParams, HeadParams, Params
-from ..icl.task import RiskFunction
+from ..icl import AbstractParams, RiskFunction
+from ..icl.params import Coordinates
 
 _TIMES = 128
 _CHUNK = 64  # points of a flow looked at in one call
@@ -37,7 +37,7 @@ class Stretch(NamedTuple):
 
 def follow(
     risk: RiskFunction,
-    like: Params,
+    like: AbstractParams,
     start: Float[Array, " n"],
     t0: float,
     t1: float,
@@ -51,7 +51,8 @@ def follow(
     # In units of t0 the change of y over the stretch is of order one, whatever t0: the stages of the implicit solver are solved to an
     # absolute tolerance on y'.
     unit = max(t0, 1e-3) if implicit else 1.0
-    straight = implicit and isinstance(like, BlockParams) and bool(abs(start[-1]) > 1e-3)
+    here = ravel_pytree(like)[1](start)
+    coordinates = here.straight_coordinates() if implicit else None
     scaled = None
     if times is not None:
         # padded: one program serves all numbers of times up to the next multiple
@@ -60,7 +61,7 @@ def follow(
     span = tuple(jnp.asarray(x, jnp.float64) for x in (t0 / unit, t1 / unit, unit))
     limits = Tolerances(*(jnp.asarray(x, jnp.float64) for x in tolerances))
     ts, ys, last, point, okay = _solve(
-        risk, like, start, span, scaled, limits, implicit, straight, most_steps
+        risk, like, start, span, scaled, limits, implicit, coordinates or _PLAIN, most_steps
     )
     last_time = min(float(last) * unit, t1)
     if times is None:
@@ -75,19 +76,19 @@ def follow(
 @eqx.filter_jit
 def _solve(
     risk: RiskFunction,
-    like: Params,
+    like: AbstractParams,
     start: Float[Array, " n"],
     span: tuple[Array, ...],
     times: Array | None,
     tolerances: Tolerances,
     implicit: bool,
-    straight: bool,
+    coordinates: Coordinates,
     most_steps: int,
 ) -> tuple[Array, Array, Array, Array, Array]:
     (t0, t1, unit), (goal, rtol, atol) = span, tolerances
     restore = ravel_pytree(like)[1]
     gradient = jax.grad(lambda y: risk(restore(y)))
-    chart, back, push = _STRAIGHT if straight else _PLAIN
+    to, back, push = coordinates
 
     def field(t: object, x: Array, args: object) -> Array:
         y = back(x)
@@ -102,7 +103,7 @@ def _solve(
         t0=t0,
         t1=t1,
         dt0=jnp.minimum(1e-2, (t1 - t0) / 10),
-        y0=chart(start),
+        y0=to(start),
         saveat=diffrax.SaveAt(
             subs=[diffrax.SubSaveAt(steps=times is None, ts=times), diffrax.SubSaveAt(t1=True)]
         ),
@@ -119,27 +120,19 @@ def _solve(
     return ts, points, last_time[0], back(last_point[0]), diffrax.is_okay(solution.result)
 
 
-def _multiplied(y: Float[Array, " n"]) -> Float[Array, " n"]:
-    """(A, b) -> (bA, b). The valley b Sig A = I is a straight line there: the Jacobian of one step serves all its stages."""
-    return jnp.append(y[:-1] * y[-1], y[-1])
+def _same(y: Float[Array, " n"]) -> Float[Array, " n"]:
+    return y
 
 
-def _divided(x: Float[Array, " n"]) -> Float[Array, " n"]:
-    """(N, b) -> (N/b, b)."""
-    return jnp.append(x[:-1] / x[-1], x[-1])
+def _same_change(y: Float[Array, " n"], dy: Float[Array, " n"]) -> Float[Array, " n"]:
+    return dy
 
 
-def _pushed(y: Float[Array, " n"], dy: Float[Array, " n"]) -> Float[Array, " n"]:
-    """The change of (bA, b) that goes with a change of (A, b)."""
-    return jnp.append(y[-1] * dy[:-1] + y[:-1] * dy[-1], dy[-1])
-
-
-_STRAIGHT = _multiplied, _divided, _pushed
-_PLAIN = (lambda y: y), (lambda x: x), (lambda y, dy: dy)
+_PLAIN = Coordinates(_same, _same, _same_change)
 
 
 def look(
-    risk: RiskFunction, like: Params, points: np.ndarray
+    risk: RiskFunction, like: AbstractParams, points: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """At some points of a flow: the risk, the norm of its gradient, and the share of the gradient along the valley."""
     found = []
@@ -154,14 +147,17 @@ def look(
 
 @eqx.filter_jit
 def _look(
-    risk: RiskFunction, like: Params, ys: Float[Array, "points n"], count: Int[Array, ""]
+    risk: RiskFunction, like: AbstractParams, ys: Float[Array, "points n"], count: Int[Array, ""]
 ) -> tuple[Array, Array, Array]:
     """The first `count` of the points: one program for any number of them."""
     restore = ravel_pytree(like)[1]
 
     def one(y: Float[Array, " n"]) -> tuple[Array, Array, Array]:
         value, gradient = jax.value_and_grad(lambda y: risk(restore(y)))(y)
-        along = ravel_pytree(_rescaled(restore(y)))[0]
+        direction = restore(y).rescaled()
+        if direction is None:
+            return value, jnp.linalg.norm(gradient), jnp.zeros_like(value)
+        along = ravel_pytree(direction)[0]
         size, length = jnp.linalg.norm(gradient), jnp.linalg.norm(along)
         whole = jnp.where(size * length > 0, size * length, 1.0)
         return value, size, jnp.abs(gradient @ along) / whole
@@ -172,12 +168,3 @@ def _look(
     empty = jnp.zeros(len(ys), ys.dtype)
     risks, norms, shares = jax.lax.fori_loop(0, count, step, (empty, empty, empty))
     return risks, norms, shares
-
-
-def _rescaled(params: Params) -> Params:
-    """The direction of (U, v) -> (U/c, cv), which leaves every prediction from an infinite prompt of Gaussian tokens as it is."""
-    if isinstance(params, BlockParams):
-        return BlockParams(-params.A, params.b)
-    if isinstance(params, HeadParams):
-        return HeadParams(-params.U, params.v)
-    return FactoredParams(-params.K, -params.Q, params.V, params.O, params.scale)

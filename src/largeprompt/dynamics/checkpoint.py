@@ -1,13 +1,12 @@
-"""Runs that survive being killed: one file a group of runs, replaced whole after every stretch of steps."""
+"""Checkpoints of descent: one file for each group of runs, replaced atomically after every chunk."""
 
 import hashlib
 import json
-import zipfile
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import equinox as eqx
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from .. import _checks
@@ -15,7 +14,7 @@ from .._files import whole
 
 
 class Progress(NamedTuple):
-    """How far a group of runs has come: everything the rest of it depends on, and what it has recorded."""
+    """The state of a group of runs: all that later steps depend on, and the records so far."""
 
     step: int
     state: Any  # parameters and optimiser state, leading axis runs
@@ -25,44 +24,58 @@ class Progress(NamedTuple):
 
 
 class Checkpoint:
-    """The file of one group; `configuration` names what must be the same for a run to be resumed."""
+    """The file of one group; a run is resumed only with an equal `configuration`.
+
+    A line of JSON, then the arrays as equinox serialises them.
+    """
 
     def __init__(self, folder: Path, name: str, configuration: dict[str, str]):
         folder.mkdir(parents=True, exist_ok=True)
-        self.path = folder / f"{name}.npz"
+        self.path = folder / f"{name}.eqx"
         self.configuration = configuration
 
     def save(self, progress: Progress) -> None:
-        """Replace the file; a reader sees the old one or the new one, never a part."""
-        leaves = [np.asarray(leaf) for leaf in jax.tree.leaves((progress.state, progress.recorded))]
-        words = {"configuration": self.configuration, "ended": progress.ended}
-        numbers = {"step": progress.step, "recorded_steps": progress.recorded_steps}
-        arrays = {f"leaf_{i}": leaf for i, leaf in enumerate(leaves)}
-        with whole(self.path) as name:
-            np.savez(name, about=np.array(json.dumps({**words, **numbers})), **arrays)  # pyright: ignore[reportArgumentType]
+        """Replace the file atomically."""
+        about = {
+            "configuration": self.configuration,
+            "ended": progress.ended,
+            "step": progress.step,
+            "recorded_steps": progress.recorded_steps,
+        }
+        with whole(self.path) as name, open(name, "wb") as file:
+            file.write(json.dumps(about).encode() + b"\n")
+            eqx.tree_serialise_leaves(file, (progress.state, progress.recorded))
 
     def load(self, state: Any, record: Any) -> Progress | None:
-        """What was saved, in the shapes of `state` and of one `record`; None where nothing was."""
+        """The saved progress, in the shapes of `state` and of one `record`; None without a file."""
         if not self.path.exists():
             return None
-        try:
-            with np.load(self.path, allow_pickle=False) as file:
-                about = json.loads(str(file["about"]))
-                leaves = [jnp.asarray(file[f"leaf_{i}"]) for i in range(len(file.files) - 1)]
-        except (OSError, ValueError, KeyError, zipfile.BadZipFile) as error:
-            raise ValueError(
-                _checks.message(
-                    "a folder to resume from must hold a readable checkpoint",
-                    f"{self.path.name} ({error})",
-                    "remove that file to start again",
-                )
-            ) from error
-        self._refuse_another(about["configuration"])
-        template = (state, [record] * len(about["recorded_steps"]))
-        state, recorded = jax.tree.unflatten(jax.tree.structure(template), leaves)
+        with open(self.path, "rb") as file:
+            try:
+                about = json.loads(file.readline())
+                saved, template = about["configuration"], [record] * len(about["recorded_steps"])
+            except (ValueError, KeyError, TypeError) as error:
+                raise self._damaged(error) from error
+            self._check_configuration(saved)
+            try:
+                state, recorded = eqx.tree_deserialise_leaves(file, (state, template))
+                if file.read(1):
+                    raise ValueError("bytes after the last array")
+            except (OSError, ValueError, EOFError, RuntimeError) as error:
+                raise self._damaged(error) from error
         return Progress(about["step"], state, about["recorded_steps"], recorded, about["ended"])
 
-    def _refuse_another(self, saved: dict[str, str]) -> None:
+    def _damaged(self, error: Exception) -> ValueError:
+        return ValueError(
+            _checks.message(
+                "a folder to resume from must hold a readable checkpoint",
+                f"{self.path.name} ({error})",
+                "remove that file to start again",
+            )
+        )
+
+    def _check_configuration(self, saved: dict[str, str]) -> None:
+        """Raise if the checkpoint was begun with another configuration."""
         differing = sorted(
             name
             for name in {*saved, *self.configuration}
@@ -83,7 +96,7 @@ class Checkpoint:
 
 
 def digest(tree: Any) -> str:
-    """A short name for the values of a tree: equal trees, and only those, have the same."""
+    """A digest of the values of a tree."""
     leaves, structure = jax.tree.flatten(tree)
     found = hashlib.sha256(str(structure).encode())
     for leaf in leaves:

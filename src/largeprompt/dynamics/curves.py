@@ -3,6 +3,7 @@
 import json
 from typing import get_args
 
+import equinox as eqx
 import jax
 import numpy as np
 import xarray as xr
@@ -11,9 +12,9 @@ from .. import _checks
 from .._float64 import in_float64
 from .._lengths import length_vector
 from .._provenance import describe, versions
-from .._typing import ArrayInput, KeyInput
-from ..icl import BlockParams, LinearRegression
-from ..icl.task import Attention
+from .._typing import ArrayInput
+from ..icl import Attention, BlockParams, LinearRegression
+from ..prompts import MonteCarlo, needed_key
 from .flow import gradient_flow
 
 
@@ -78,7 +79,7 @@ def flow_curves(
 
 
 @in_float64
-def risk_curves(task: LinearRegression, lengths: ArrayInput, key: KeyInput) -> xr.Dataset:
+def risk_curves(task: LinearRegression, lengths: ArrayInput, method: MonteCarlo) -> xr.Dataset:
     """The best softmax head, the best linear head and ridge regression (the Bayes predictor), along prompt lengths.
 
     **Returns:** over length the risks of the best heads in block form, exact, and `ridge` with its standard error `ridge_error`.
@@ -86,7 +87,7 @@ def risk_curves(task: LinearRegression, lengths: ArrayInput, key: KeyInput) -> x
     >>> import jax, jax.numpy as jnp
     >>> import largeprompt as lp
     >>> task = lp.LinearRegression(jnp.eye(5), task_cov=jnp.eye(5) / 5, noise_variance=0.1)
-    >>> found = lp.risk_curves(task, [100], jax.random.key(0))
+    >>> found = lp.risk_curves(task, [100], lp.MonteCarlo(jax.random.key(0)))
     >>> print(found.softmax.values.round(5), found.linear.values.round(5))
     [0.12933] [0.08052]
     """
@@ -94,11 +95,14 @@ def risk_curves(task: LinearRegression, lengths: ArrayInput, key: KeyInput) -> x
     found = {
         a: [float(task.minimiser(float(L), a).risk) for L in grid] for a in get_args(Attention)
     }
-    keys = jax.random.split(_checks.key(key), len(grid))
-    ridge = [task.bayes_risk(float(L), k) for L, k in zip(grid, keys, strict=True)]
+    keys = jax.random.split(needed_key(method), len(grid))
+    ridge = [
+        task.bayes_risk(float(L), eqx.tree_at(lambda m: m.key, method, key))
+        for L, key in zip(grid, keys, strict=True)
+    ]
     found["ridge"] = [float(r.value) for r in ridge]
-    found["ridge_error"] = [float(r.standard_error) for r in ridge]
+    found["ridge_error"] = [float(r.error) for r in ridge]
     data = xr.Dataset({k: ("length", np.array(v)) for k, v in found.items()}, {"length": grid})
-    data.attrs = {"bayes_risk": float(task.noise_variance) / 2} | versions(key)
+    data.attrs = {"bayes_risk": float(task.noise_variance) / 2} | versions(method.key)
     data.attrs["configuration"] = json.dumps({"task": describe(task)})
     return data

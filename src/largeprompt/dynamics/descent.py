@@ -1,7 +1,7 @@
 """Stochastic descent on the in-context risk (optax): one run, or many trained together."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,31 +13,26 @@ from jax.sharding import Mesh
 from jaxtyping import Array, Key
 
 from .. import _checks, _devices
-from .._lengths import one_length, token_count
+from .._lengths import one_length
 from .._typing import ArrayInput, KeyInput
-from ..icl import LinearRegression, Task
-from ..icl.params import Params
-from ..icl.task import Attention, checked_attention
-from ..prompts._weighted_sums import capacity_for, has_kernel
-from ..prompts.sampling import SCORES_AND_VALUES
+from ..icl import AbstractParams, AbstractTask, Attention, checked_attention
+from ..prompts import AbstractMethod, Exact, MonteCarlo
 from ._optimisers import shared
 from .group import Descent, Group
-from .held_out import HeldOutRisk
-from .oracles import OracleName, check_work, make_oracle
 
 _RATE = 1e-3
 
 
 def descend(
     key: KeyInput,
-    task: Task,
-    params: Params,
+    task: AbstractTask,
+    params: AbstractParams,
     L: ArrayInput,
     steps: int,
     batch: int = 128,
     optimiser: optax.GradientTransformation | None = None,
     *,
-    oracle: OracleName = "reduced",
+    method: AbstractMethod | None = None,
     attention: Attention = "softmax",
     record_every: int | None = None,
     folder: str | Path | None = None,
@@ -58,7 +53,7 @@ def descend(
     >>> import largeprompt as lp
     >>> task = lp.LinearRegression(jnp.eye(2), noise_variance=0.1)
     >>> start = lp.BlockParams(0.5 * jnp.eye(2), 0.5)
-    >>> run = lp.descend(jax.random.key(0), task, start, L=1e6, steps=200, oracle="exact", record_every=100)
+    >>> run = lp.descend(jax.random.key(0), task, start, L=1e6, steps=200, method=lp.Exact(), record_every=100)
     >>> print(run.steps, run.status)
     [  0 100 200] finished: all steps were taken
     >>> bool(run.risk[-1] < run.risk[0])
@@ -70,12 +65,12 @@ def descend(
     return descend_many(
         key[None],
         task,
-        jax.tree.map(lambda leaf: leaf[None], params),
+        jax.tree.map(lambda leaf: jnp.asarray(leaf)[None], params),
         [L],
         steps,
         batch,
         optimiser,
-        oracle=oracle,
+        method=method,
         attention=[attention],
         record_every=record_every,
         folder=folder,
@@ -84,14 +79,14 @@ def descend(
 
 def descend_many(
     keys: Key[Array, " runs"],
-    task: Task,
-    params: Params,
+    task: AbstractTask,
+    params: AbstractParams,
     L: Sequence[Any],
     steps: int,
     batch: int = 128,
     optimiser: optax.GradientTransformation | None = None,
     *,
-    oracle: OracleName = "reduced",
+    method: AbstractMethod | None = None,
     attention: Sequence[Attention],
     record_every: int | None = None,
     folder: str | Path | None = None,
@@ -110,7 +105,7 @@ def descend_many(
     >>> starts = lp.BlockParams(jnp.eye(1), 0.5)
     >>> starts = jax.tree.map(lambda leaf: jnp.stack([leaf, leaf]), starts)
     >>> keys = jax.random.split(jax.random.key(0), 2)
-    >>> runs = lp.descend_many(keys, task, starts, [10, 1e9], 20, oracle="exact", attention=["softmax", "linear"])
+    >>> runs = lp.descend_many(keys, task, starts, [10, 1e9], 20, method=lp.Exact(), attention=["softmax", "linear"])
     >>> [run.status for run in runs]
     ['finished: all steps were taken', 'finished: all steps were taken']
     """
@@ -118,60 +113,70 @@ def descend_many(
     every = math.ceil(steps / 100) if record_every is None else record_every
     every = _checks.count("record_every", every)
     lengths = [one_length(length) for length in L]
+    params = jax.tree.map(jnp.asarray, params)
     _check_runs(keys, params, lengths, attention)
-    if isinstance(task, LinearRegression):
-        task.check_size(jax.tree.map(lambda leaf: leaf[0], params))
+    method = _checked_method(method)
+    first = jax.tree.map(lambda leaf: leaf[0], params)
+    task.check_params(first)
+    mesh = None if mesh is None else _devices.checked_mesh(mesh)
     optimiser = shared(optax.sgd(_RATE) if optimiser is None else optimiser)
-    for length, name in zip(lengths, attention, strict=True):
-        check_work(task, length, name, oracle, batch)
-    groups: dict[Any, list[int]] = {}
-    for i, kind in enumerate(zip(lengths, attention, strict=True)):
-        groups.setdefault(_company(oracle, task, *kind), []).append(i)
+    batches: dict[Hashable, list[int]] = {}
+    for i, run in enumerate(zip(lengths, attention, strict=True)):
+        batches.setdefault(task.batching_key(*run, method), []).append(i)
     found: dict[int, Descent] = {}
-    with jax.enable_x64(oracle == "exact" or jax.config.read("jax_enable_x64")):
-        dtype = jnp.float64 if oracle == "exact" else jnp.float32
+    exact = isinstance(method, Exact)
+    with jax.enable_x64(exact or jax.config.read("jax_enable_x64")):
+        dtype = jnp.float64 if exact else jnp.float32
         params = jax.tree.map(lambda leaf: leaf.astype(dtype), params)
-        for number, runs in enumerate(groups.values()):
+        groups = []
+        for runs in batches.values():
             chosen = np.asarray(runs)
             kinds: list[tuple[float, Attention]] = [(lengths[i], attention[i]) for i in runs]
             longest = max(length for length, _ in kinds)
-            group = Group(
-                task,
-                [make_oracle(task, *kind, oracle, batch, dtype, longest) for kind in kinds],
-                optimiser,
-                keys[chosen],
-                jax.tree.map(lambda leaf, i=chosen: leaf[i], params),
-                HeldOutRisk(keys[0], task, kinds, params),
-                None if mesh is None else _devices.checked_mesh(mesh),
-            )
+            losses = [task.batch_loss(*kind, method, batch, dtype, longest) for kind in kinds]
+            with jax.enable_x64(True):
+                test_risk = task.test_risk(keys[0], kinds, first)
+            start = jax.tree.map(lambda leaf, i=chosen: leaf[i], params)
+            groups.append(Group(task, losses, optimiser, keys[chosen], start, test_risk, mesh))
+        for number, (runs, group) in enumerate(zip(batches.values(), groups, strict=True)):
+            names = [f"{attention[i]} at L = {lengths[i]:g}" for i in runs]
             about = {
-                "runs": str([f"{name} at L = {length:g}" for length, name in kinds]),
+                "runs": str(names),
                 "batch": str(batch),
-                "oracle": oracle,
+                "method": method_name(method),
                 "record_every": str(every),
             }
             checkpoint = None if folder is None else group.checkpoint(Path(folder), number, about)
-            label = f"{len(runs)} runs" if len(runs) > 1 else f"{kinds[0][1]}, L = {kinds[0][0]:g}"
+            label = f"{len(runs)} runs" if len(runs) > 1 else names[0]
             found.update(zip(runs, group.train(steps, every, checkpoint, label), strict=True))
     return [found[i] for i in range(len(lengths))]
 
 
-def _company(oracle: OracleName, task: Task, L: float, attention: Attention) -> Any:
-    """Runs with equal company advance as one computation.
-
-    With the exact oracle all do. Reduced prompts of several lengths are drawn in one go by a kernel, which takes as many tokens as each
-    needs; XLA alone gives every prompt of a computation the same room, so there those that need the same.
-    """
-    if oracle == "exact":
-        return None
-    if oracle == "prompts" or not isinstance(task, LinearRegression) or math.isinf(L):
-        return (L, attention)
-    if attention == "linear" or has_kernel(SCORES_AND_VALUES):
-        return attention
-    return (capacity_for(token_count(L), SCORES_AND_VALUES), attention)
+def method_name(method: AbstractMethod | None) -> str:
+    """The gradient estimator, as it is passed to `descend`."""
+    if method is None:
+        return "MonteCarlo()"
+    whole = getattr(method, "whole_tokens", False)
+    return f"{type(method).__name__}({'whole_tokens=True' if whole else ''})"
 
 
-def _check_runs(keys: Any, params: Params, lengths: list[float], attention: Any) -> None:
+def _checked_method(method: AbstractMethod | None) -> AbstractMethod:
+    """A method that leaves keys, batches and devices to `descend`; None is `MonteCarlo()`."""
+    if method is None:
+        return MonteCarlo()
+    own = [name for name in ("key", "batch", "mesh") if getattr(method, name, None) is not None]
+    if own:
+        raise ValueError(
+            _checks.message(
+                "descend takes key, batch and mesh itself",
+                f"a {type(method).__name__} with its own {' and '.join(own)}",
+                f"pass {type(method).__name__}() without",
+            )
+        )
+    return method
+
+
+def _check_runs(keys: Any, params: AbstractParams, lengths: list[float], attention: Any) -> None:
     sizes = {"keys": np.shape(keys), "L": (len(lengths),), "attention": (len(attention),)}
     sizes["params"] = jax.tree.leaves(params)[0].shape[:1]
     if len(set(sizes.values())) != 1 or sizes["keys"] in [(), (0,)]:

@@ -36,12 +36,11 @@ from .. import __version__, _checks
 from .._float64 import in_float64
 from .._lengths import one_length
 from .._typing import ArrayInput
-from ..icl import FactoredParams, LinearRegression
-from ..icl.task import Attention
-from .descent import Descent, descend_many
+from ..icl import Attention, FactoredParams, LinearRegression
+from ..prompts import AbstractMethod, MonteCarlo
+from .descent import Descent, descend_many, method_name
 from .flow import gradient_flow
 from .initial import balanced_init
-from .oracles import OracleName
 
 Variant = Literal["paper", "released-code", "theory"]
 Init = Literal["published", "balanced"]
@@ -117,7 +116,7 @@ def published_experiment(
     steps: int = PUBLISHED.steps,
     lengths: Sequence[ArrayInput] = PUBLISHED.lengths,
     seeds: int = 1,
-    oracle: OracleName = "reduced",
+    method: AbstractMethod | None = None,
     record_every: int | None = None,
     seed: int = PUBLISHED.seed,
     folder: str | Path | None = None,
@@ -127,7 +126,7 @@ def published_experiment(
 ) -> xr.Dataset:
     """Train all runs of a variant and put them beside what is known exactly.
 
-    **Arguments:** scale it down with `steps`, `lengths` and `seeds` (independent repetitions: data and initial weights); `oracle`,
+    **Arguments:** scale it down with `steps`, `lengths` and `seeds` (independent repetitions: data and initial weights); `method`,
     `record_every` and `folder` as in `descend`; `references=False` leaves out ridge regression and
     minimisers. `rate` is that of the squared error without 1/2, as published. `init="balanced"`
     starts from the initialisation (9) of the paper, alpha = 0.2, with a random Theta for each
@@ -142,8 +141,8 @@ def published_experiment(
     this file); `pull_block` and `pull_other` against steps; `status` of each run. Attributes say
     how it was made.
 
-    >>> from largeprompt.dynamics import published_experiment
-    >>> found = published_experiment(steps=100, lengths=[10], oracle="exact", references=False)
+    >>> import largeprompt as lp
+    >>> found = lp.published_experiment(steps=100, lengths=[10], method=lp.Exact(), references=False)
     >>> print(found.risk.dims, found.attrs["variant"])
     ('attention', 'length', 'seed', 'step') paper
     """
@@ -158,7 +157,7 @@ def published_experiment(
         keys = seed_keys(seed, seeds)
         start = _initial(variant, init, task, keys)
         rate = _checks.number("rate", rate, "pass for example 1e-3", above=0.0)
-        runs = _trained(task, start, keys, checked, steps, rate, oracle, every, folder)
+        runs = _trained(task, start, keys, checked, steps, rate, method, every, folder)
         found = _curves(task, runs, checked, seeds)
     found = _with_limit(found, task).assign_coords(
         attention=list(PUBLISHED.attentions), length=checked
@@ -167,7 +166,7 @@ def published_experiment(
         found = _with_references(found, task, checked, jax.random.key(seed))
     return found.assign_attrs(
         variant=variant,
-        oracle="flow" if variant == "theory" else oracle,
+        method="flow" if variant == "theory" else method_name(method),
         seed=seed,
         init="balanced" if variant == "theory" else init,
         hyperparameters=json.dumps(PUBLISHED._replace(rate=rate)._asdict()),
@@ -227,7 +226,7 @@ def _trained(
     lengths: list[float],
     steps: int,
     rate: float,
-    oracle: OracleName,
+    method: AbstractMethod | None,
     every: int,
     folder: str | Path | None,
 ) -> list[Descent]:
@@ -247,7 +246,7 @@ def _trained(
         steps,
         PUBLISHED.batch,
         optax.sgd(2 * rate),  # our loss is half of theirs
-        oracle=oracle,
+        method=method,
         attention=[attention for attention, _, _ in runs],
         record_every=every,
         folder=folder,
@@ -377,8 +376,8 @@ def _with_references(
 ) -> xr.Dataset:
     """Beside the runs: ridge regression, and the best head in block form."""
     best = [[float(task.minimiser(L, a).risk) for L in lengths] for a in PUBLISHED.attentions]
-    bayes = [task.bayes_risk(L, key) for L in lengths]
+    bayes = [task.bayes_risk(L, MonteCarlo(key)) for L in lengths]
     found["bayes_risk"] = ("length", [float(b.value) for b in bayes])
-    found["bayes_error"] = ("length", [float(b.standard_error) for b in bayes])
+    found["bayes_error"] = ("length", [float(b.error) for b in bayes])
     found["minimiser_risk"] = (("attention", "length"), best)
     return found

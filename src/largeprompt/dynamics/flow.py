@@ -16,10 +16,9 @@ from jax.flatten_util import ravel_pytree
 from .. import _checks
 from .._float64 import in_float64
 from .._lengths import one_length
-from .._typing import ArrayInput, KeyInput
-from ..icl import LinearRegression, Task
-from ..icl.params import Params
-from ..icl.task import Attention, FreshRisk, RiskFunction
+from .._typing import ArrayInput
+from ..icl import AbstractParams, AbstractTask, Attention, FreshRisk, RiskFunction
+from ..prompts import AbstractMethod
 from ._solver import Stretch, Tolerances, follow, look
 from .trajectory import Phase, Trajectory
 
@@ -34,8 +33,8 @@ _SHARPER = 1e-4  # tolerances of the explicit solver, relative to those in the v
 
 @in_float64
 def gradient_flow(
-    task: Task,
-    params: Params,
+    task: AbstractTask,
+    params: AbstractParams,
     L: ArrayInput,
     t1: ArrayInput | None = None,
     attention: Attention = "softmax",
@@ -44,8 +43,7 @@ def gradient_flow(
     stationary: float | None = None,
     rtol: float = 1e-6,
     atol: float = 1e-8,
-    key: KeyInput | None = None,
-    samples: int | None = None,
+    method: AbstractMethod | None = None,
 ) -> Trajectory:
     """d theta/dt = -grad R_L(theta) from `params`, until time `t1` or, if that is None, until it is stationary.
 
@@ -78,12 +76,10 @@ def gradient_flow(
     )
     times = None if saveat is None else _increasing(saveat)
     params = jax.tree.map(lambda a: jnp.asarray(a, jnp.float64), params)
-    sampled = {"like": params, "key": key, "samples": samples}
-    objective = task.objective(length, attention, **sampled)
-    run = _Run(objective, params, end, times, goal, rtol, atol)
-    pieces = run.all_the_way(math.isfinite(length) or not isinstance(task, LinearRegression))
-    fresh = task.fresh_risk(length, attention, **sampled)
-    return _trajectory(pieces, run, fresh, length, attention)
+    risk = task.risk_by(length, attention, params, method)
+    run = _Run(risk.objective(), params, end, times, goal, rtol, atol)
+    pieces = run.all_the_way(task.is_stiff(length))
+    return _trajectory(pieces, run, risk.fresh(), length, attention)
 
 
 def _increasing(saveat: ArrayInput) -> np.ndarray:
@@ -108,7 +104,7 @@ class _Run(NamedTuple):
     """One flow: what is followed, from where, how far and how exactly."""
 
     objective: RiskFunction
-    start: Params
+    start: AbstractParams
     end: float
     times: np.ndarray | None
     goal: float

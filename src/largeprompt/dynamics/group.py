@@ -14,11 +14,10 @@ from jaxtyping import Array, Bool, Key
 
 from .. import _checks, _devices
 from .._progress import progress_bar
-from ..icl import Task
-from ..icl.params import Params
+from ..icl import AbstractParams, AbstractTask, BatchLoss, FreshRisk
 from ..prompts.normals import threefry, words
+from ._optimisers import fingerprint
 from .checkpoint import Checkpoint, Progress, digest
-from .held_out import HeldOutRisk
 
 _SECONDS = 2.0  # of a stretch of steps: how often progress is shown and saved
 _FINISHED = "finished: all steps were taken"
@@ -53,31 +52,26 @@ class Group:
 
     def __init__(
         self,
-        task: Task,
-        oracles: list,
+        task: AbstractTask,
+        losses: list[BatchLoss],
         optimiser: optax.GradientTransformation,
         keys: Key[Array, " runs"],
         params: Any,
-        test: HeldOutRisk,
+        test_risk: FreshRisk,
         mesh: Mesh | None,
     ):
         self.task, self.optimiser, self.keys = task, optimiser, keys
-        self.test, self.mesh = test, mesh
+        self.test_risk, self.mesh = test_risk, mesh
         # stacked by NumPy: JAX would compile a concatenation of as many operands as runs
-        self.oracles = jax.tree.map(lambda *leaves: jnp.asarray(np.stack(leaves)), *oracles)
+        self.losses = jax.tree.map(lambda *leaves: jnp.asarray(np.stack(leaves)), *losses)
         self.state: Any = (params, jax.vmap(optimiser.init)(params))
 
     def checkpoint(self, folder: Path, number: int, about: dict[str, str]) -> Checkpoint:
         """Its file; everything that decides the result is part of its configuration."""
         data = jax.random.key_data(self.keys)
         whole = {"task": digest(self.task), "params": digest(self.state[0]), "keys": digest(data)}
-        # an optimiser is known by what it does
-        probe, state = jax.tree.map(jnp.ones_like, self.state[0]), self.state[1]
-        moves = []
-        for _ in range(3):
-            move, state = jax.vmap(self.optimiser.update)(probe, state, self.state[0])
-            moves.append(move)
-        return Checkpoint(folder, f"runs-{number}", {**about, **whole, "optimiser": digest(moves)})
+        whole["optimiser"] = fingerprint(self.optimiser)
+        return Checkpoint(folder, f"runs-{number}", {**about, **whole})
 
     def train(
         self, steps: int, every: int, checkpoint: Checkpoint | None, label: str
@@ -100,7 +94,8 @@ class Group:
 
     def _begun(self, steps: int, every: int, checkpoint: Checkpoint | None) -> Progress:
         params = self.state[0]
-        saved = checkpoint and checkpoint.load(self.state, record=(params, 0.0, 0.0))
+        risks = np.zeros(len(self.keys))
+        saved = checkpoint and checkpoint.load(self.state, record=(params, risks, risks))
         if not saved:
             return Progress(0, self.state, [0], [self._record(params)], [""] * len(self.keys))
         if saved.step > steps:
@@ -120,7 +115,7 @@ class Group:
 
     def _advanced(self, done: Progress, until: int, record: bool) -> Progress:
         bounds = (jnp.asarray(step, jnp.int32) for step in (done.step, until))
-        runs = (self.oracles, self.keys, done.state)
+        runs = (self.losses, self.keys, done.state)
         if self.mesh is None:
             state = advance(runs[0], self.optimiser, *runs[1:], *bounds)
         else:
@@ -137,8 +132,11 @@ class Group:
             steps, recorded = [*steps, until], [*recorded, self._record(state[0])]
         return Progress(until, state, steps, recorded, ended)
 
-    def _record(self, params: Params) -> tuple[Params, np.ndarray, np.ndarray]:
-        return (params, *self.test(params))
+    def _record(self, params: AbstractParams) -> tuple[AbstractParams, np.ndarray, np.ndarray]:
+        with jax.enable_x64(True):
+            wide = jax.tree.map(lambda leaf: leaf.astype(jnp.float64), params)
+            found = self.test_risk(wide)
+        return params, found.value, found.error
 
     def _results(self, done: Progress) -> list[Descent]:
         params, risk, error = jax.tree.map(lambda *leaves: np.stack(leaves, 1), *done.recorded)
@@ -173,7 +171,7 @@ def _all_finite(tree: Any) -> Bool[Array, " runs"]:
 # On a CPU with vectors of 512 bits random numbers are a quarter faster in them; XLA prefers 256. Without effect elsewhere.
 @eqx.filter_jit(compiler_options={"xla_cpu_prefer_vector_width": 512})  # pyright: ignore[reportCallIssue]
 def advance(
-    oracles: Any,
+    losses: Any,
     optimiser: optax.GradientTransformation,
     keys: Key[Array, " runs"],
     state: Any,
@@ -181,20 +179,20 @@ def advance(
     stop: Array,
 ) -> Any:
     """Steps start, .., stop - 1 of every run; step k has a key of its own, made of the run's and k, so stretches may be cut anywhere."""
-    return _advance((start, stop), (oracles, keys, state), optimiser=optimiser)
+    return _advance((start, stop), (losses, keys, state), optimiser=optimiser)
 
 
 def _advance(bounds: tuple, runs: tuple, *, optimiser: optax.GradientTransformation) -> Any:
     start, stop = bounds
 
-    def one(oracle: Any, key: Key[Array, ""], state: Any) -> Any:
+    def one(loss: Any, key: Key[Array, ""], state: Any) -> Any:
         run = words(key)
 
         def step(k: Array, state: Any) -> Any:
             params, moments = state
             own = jnp.stack(threefry(run, 0, k.astype(jnp.uint32)))
             own = jax.random.wrap_key_data(own, impl="threefry2x32")
-            gradient = jax.grad(lambda p: oracle(own, p))(params)
+            gradient = jax.grad(lambda p: loss(own, p))(params)
             updates, moments = optimiser.update(gradient, moments, params)
             return optax.apply_updates(params, updates), moments
 

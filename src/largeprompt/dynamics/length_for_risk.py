@@ -1,7 +1,6 @@
 """L(eps): how long the prompts must be for training to end near the Bayes risk (Theorems 4.3 and 5.1/5.2 of Boursier & Boyer)."""
 
 import math
-from collections.abc import Callable
 
 import numpy as np
 import xarray as xr
@@ -9,9 +8,9 @@ import xarray as xr
 from .. import _checks
 from .._float64 import in_float64
 from .._provenance import versions
+from .._search import smallest_length
 from .._typing import ArrayInput
-from ..icl import BlockParams, LinearRegression
-from ..icl.task import Attention
+from ..icl import Attention, BlockParams, LinearRegression
 from .flow import gradient_flow
 from .initial import admissible_alpha, balanced_init
 
@@ -57,7 +56,14 @@ def prompt_length_for_risk(
             known[L] = float(task.minimiser(L, attention).risk) - floor
         return known[L]
 
-    rows = [_one(excess, epsilon) for epsilon in wanted]
+    def shortest(epsilon: float) -> tuple[float, float]:
+        def too_large(lengths: np.ndarray) -> np.ndarray:
+            return np.array([excess(float(L)) > epsilon for L in lengths])
+
+        length = smallest_length(too_large, LONGEST, decreasing=True)
+        return length, excess(min(length, LONGEST))
+
+    rows = [shortest(float(epsilon)) for epsilon in wanted]
     flows = [_flow(task, start, attention, floor, *row) for row in rows]
     columns = {
         "length": [row[0] for row in rows],
@@ -70,30 +76,6 @@ def prompt_length_for_risk(
     )
     data.attrs = {"bayes_risk": floor, "attention": attention, "longest": LONGEST} | versions(None)
     return data
-
-
-def _one(excess: Callable[[float], float], epsilon: float) -> tuple[float, float]:
-    """The smallest L with excess(L) <= epsilon, and the excess there; the excess decreases."""
-    low, high = 0.0, 1.0
-    while excess(high) > epsilon:
-        if high >= LONGEST:
-            return math.inf, excess(high)
-        low, high = high, min(10 * high, LONGEST)
-    # the excess is nearly a power of L: secants in logarithms, kept inside the bracket
-    while high - low > 1:
-        guess = math.sqrt(max(low, 1.0) * high)
-        if low >= 1 and excess(low) > excess(high):
-            slope = (math.log(excess(high)) - math.log(excess(low))) / math.log(high / low)
-            guess = low * math.exp((math.log(epsilon) - math.log(excess(low))) / slope)
-        inside = float(min(max(round(guess), low + 1), high - 1))
-        for L in dict.fromkeys(
-            (inside, min(inside + 1, high - 1))
-        ):  # the answer is often one of two neighbours
-            if excess(L) <= epsilon:
-                high = min(high, L)
-            else:
-                low = max(low, L)
-    return high, excess(high)
 
 
 def _flow(

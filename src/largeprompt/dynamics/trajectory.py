@@ -8,7 +8,7 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Float
 
-from ..icl.task import RiskFunction
+from ..icl import RiskFunction
 
 Phase = Literal["descent", "valley", "stationary"]
 

@@ -11,10 +11,9 @@ from .. import _checks
 from .._float64 import in_float64
 from .._lengths import length_vector
 from .._provenance import versions
-from .._typing import ArrayInput, KeyInput
-from ..icl import Task
-from ..icl.params import Params
-from ..icl.task import Attention
+from .._typing import ArrayInput
+from ..icl import AbstractParams, AbstractTask, Attention
+from ..prompts import AbstractMethod
 from ._ball import enclosing_ball, gradient_gap, steepest
 from .flow import gradient_flow
 from .trajectory import Trajectory
@@ -115,19 +114,18 @@ def _common_times(one: Trajectory, other: Trajectory) -> np.ndarray:
 
 @in_float64
 def transfer_curve(
-    task: Task,
-    params: Params,
+    task: AbstractTask,
+    params: AbstractParams,
     lengths: ArrayInput,
     t1: ArrayInput,
     attention: Attention = "softmax",
     *,
     points: int = 30,
-    key: KeyInput | None = None,
-    samples: int | None = None,
+    method: AbstractMethod | None = None,
 ) -> xr.Dataset:
     """Theorem 4.3 along L: largest parameter and risk gaps over [0, t1], beta and g_2 of Lemma D.1, the risks at t1.
 
-    `key` and `samples` as in `gradient_flow`; `risk_gap_error` and `risk_error` are 0 where risks
+    `method` as in `gradient_flow`; `risk_gap_error` and `risk_error` are 0 where risks
     are exact. `log10_margin` <= 0 says that the envelope held at all times recorded. The attributes
     `parameter_gap_rate` and `risk_gap_rate` are the exponents of L fitted to the gaps.
 
@@ -151,9 +149,7 @@ def transfer_curve(
     times = np.linspace(0, end, _checks.count("points", points) + 1)[1:]
 
     def flow(L: float) -> Trajectory:
-        return gradient_flow(
-            task, params, L, end, attention, saveat=times, key=key, samples=samples
-        )
+        return gradient_flow(task, params, L, end, attention, saveat=times, method=method)
 
     limit = flow(math.inf)
     runs = [flow(float(L)) for L in grid]
@@ -175,7 +171,7 @@ def transfer_curve(
     data = xr.Dataset({k: ("length", np.array(v)) for k, v in columns.items()}, {"length": grid})
     data.attrs = {"t1": end, "attention": attention, "infinite_risk": float(limit.risk[-1])}
     data.attrs["infinite_risk_error"] = float(limit.risk_error[-1])
-    data.attrs |= versions(key)
+    data.attrs |= versions(getattr(method, "key", None))
     if len(np.unique(grid)) > 1:
         for gap in ("parameter_gap", "risk_gap"):
             slope, _ = np.polyfit(np.log(grid), np.log(data[gap].values), 1)

@@ -97,7 +97,7 @@ def _given_task(problem: Problem, params: HeadParams, w: Float[Array, " d"]) -> 
     return _symmetric(_product(u.T, G, u)), params.v @ G @ u, params.v @ G @ params.v, B.T @ w
 
 
-class WeightedTasks(NamedTuple):
+class WeightedDraws(NamedTuple):
     """Tasks w with weights that add up to one: a quadrature rule, or a sample, of their law."""
 
     points: Float[Array, "n d"]
@@ -105,7 +105,7 @@ class WeightedTasks(NamedTuple):
 
 
 def general_softmax(
-    problem: Problem, params: HeadParams, table: ExponentialTable, tasks: WeightedTasks
+    problem: Problem, params: HeadParams, table: ExponentialTable, draws: WeightedDraws
 ) -> Float[Array, ""]:
     """The risk of a general head, averaged over the tasks given."""
 
@@ -117,5 +117,5 @@ def general_softmax(
         drift = 2 * averages[0, 0] - averages[1, 0] - 2 * averages[0, 1]
         return error @ error + drift + spread * moments[0]
 
-    losses = jax.lax.map(one, tasks.points, batch_size=64)
-    return 0.5 * (tasks.weights @ losses + problem.noise)
+    losses = jax.lax.map(one, draws.points, batch_size=64)
+    return 0.5 * (draws.weights @ losses + problem.noise)

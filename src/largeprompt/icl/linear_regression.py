@@ -1,9 +1,8 @@
 """Linear regression in context with Gaussian inputs: the task of Sections 5 and 6 of Boursier & Boyer, exact at every length."""
 
 import math
-from collections.abc import Callable
-from functools import partial
-from typing import Any, NamedTuple
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any, NamedTuple, final
 
 import equinox as eqx
 import jax
@@ -12,39 +11,69 @@ import numpy as np
 from jaxtyping import Array, Float, Int, Key
 
 from .. import _checks
-from .._float64 import in_float64, is_traced
-from .._lengths import one_length
+from .._float64 import in_float64
+from .._lengths import one_length, token_count
 from .._linalg import psd_sqrt
 from .._typing import ArrayInput, KeyInput
 from ..measures import AbstractMeasure, Gaussian
 from ..participation import LARGEST, LONGEST, exponential_table
-from ..prompts import Estimate
-from ..prompts.quasi import representative
-from ._exact_risk import Problem, WeightedTasks, block_linear, block_softmax, general_softmax
-from ._linear_risk import linear_risk
-from .params import BlockParams, Params
-from .task import (
-    Attention,
-    FreshRisk,
-    RiskFunction,
-    Task,
-    checked_attention,
-    for_each_head,
+from ..prompts.methods import (
+    AbstractMethod,
+    Estimate,
+    Exact,
+    MonteCarlo,
+    QuasiMonteCarlo,
     needed_key,
+)
+from ..prompts.quasi import representative
+from ..prompts.sampling import SCORES_AND_VALUES
+from ..prompts.weighted_sums import capacity_for, has_kernel
+from ._exact_risk import Problem, WeightedDraws, block_linear, block_softmax, general_softmax
+from ._linear_risk import linear_risk
+from .gradient_estimators import (
+    AbstractPromptLoss,
+    ConditionalLoss,
+    InfinitePromptLoss,
+    LossOfOne,
+    Regression,
+    ScoreLoss,
+    WholePromptLoss,
+)
+from .output_moments import output_moments
+from .params import AbstractParams, BlockParams
+from .prompt_losses import check_tokens
+from .risks import (
+    REPLICATES,
+    AbstractRisk,
+    Attention,
+    BatchLoss,
+    ExactRisk,
+    FreshRisk,
+    LossOfKey,
+    RiskFunction,
+    checked_attention,
+    compiled,
+    for_each_head,
+    mean_of_replicates,
     padded,
+    require_number,
+    unsupported,
 )
+from .task import AbstractTask
 
-_TASKS = 2048  # behind the risk of a head that is not in block form
-_OBJECTIVE_TASKS = (
-    64  # behind its objective, and behind each of the replicates that measure its risk along a flow
-)
-_REPLICATES = 8
+_POINTS = 256  # values of w in each replicate of a risk
+_OBJECTIVE_POINTS = 64  # of an objective, and of each replicate of its test risk
 _LOW = 2  # dimensions of the law of w up to which it is replaced by a quadrature rule
 _NEGLIGIBLE = 1e-20  # weight of a node of that rule
-_PROMPTS = 4096  # Wishart matrices behind the risk of ridge regression
+_PROMPTS = 4096  # Wishart matrices of a batch
+# relative errors of closed forms (tests compare them with mpmath and with quadrature)
+_LINEAR_ERROR = 1e-12
+_SOFTMAX_ERROR, _LONG, _ERROR_OF_LONG = 1e-9, 1e20, 1e-6  # up to _LONG, and beyond
+_RANGE = f"the form x_q -> sigma^2 of the score variance must have norm at most {LARGEST:g}"
 
 
-class LinearRegression(Task):
+@final
+class LinearRegression(AbstractTask):
     """w ~ N(0, S_w); x ~ N(0, Sig); y = w'x + noise; tokens (x, y), query (x_q, 0), target w'x_q + noise.
 
     Given w the tokens are N(0, G_w) with G_w = [[Sig, Sig w], [w'Sig, w'Sig w + tau^2]].
@@ -56,7 +85,7 @@ class LinearRegression(Task):
     >>> import largeprompt as lp
     >>> task = lp.LinearRegression(jnp.eye(5), task_cov=jnp.eye(5) / 5, noise_variance=0.1)
     >>> params = lp.BlockParams(0.43 * jnp.eye(5), 2.1)
-    >>> [round(float(task.risk(params, L)), 4) for L in (100, 1e9, jnp.inf)]
+    >>> [round(float(task.risk(params, L).value), 4) for L in (100, 1e9, jnp.inf)]
     [0.1299, 0.0547, 0.0547]
     """
 
@@ -94,24 +123,24 @@ class LinearRegression(Task):
         """The dimension d + 1 of a token."""
         return self.inputs + 1
 
-    def sample_task(self, key: Key[Array, ""]) -> Float[Array, " d"]:
-        """A vector w."""
+    def sample_w(self, key: Key[Array, ""]) -> Float[Array, " d"]:
+        """w ~ N(0, S_w)."""
         return psd_sqrt(self.task_cov) @ jax.random.normal(key, (self.inputs,), self.cov.dtype)
 
-    def tokens(self, task: Float[Array, " d"]) -> AbstractMeasure:
+    def tokens(self, w: Float[Array, " d"]) -> AbstractMeasure:
         """N(0, G_w)."""
-        pull = self.cov @ task
-        corner = task @ pull + self.noise_variance
+        pull = self.cov @ w
+        corner = w @ pull + self.noise_variance
         G = jnp.block([[self.cov, pull[:, None]], [pull[None], corner[None, None]]])
         return Gaussian(jnp.zeros(self.dim, G.dtype), G, check=False)
 
     def sample_query(
-        self, key: Key[Array, ""], task: Float[Array, " d"]
+        self, key: Key[Array, ""], w: Float[Array, " d"]
     ) -> tuple[Float[Array, " D"], Float[Array, ""]]:
         """(x_q, 0) and w'x_q + noise."""
         draw = jax.random.normal(key, (self.dim,), self.cov.dtype)
         x = psd_sqrt(self.query_cov) @ draw[:-1]
-        return jnp.append(x, 0.0), task @ x + jnp.sqrt(self.noise_variance) * draw[-1]
+        return jnp.append(x, 0.0), w @ x + jnp.sqrt(self.noise_variance) * draw[-1]
 
     def problem(self) -> Problem:
         """What the exact formulas need, in float64."""
@@ -123,66 +152,55 @@ class LinearRegression(Task):
         self,
         L: ArrayInput,
         attention: Attention = "softmax",
-        tasks: Float[Array, "n d"] | WeightedTasks | None = None,
+        draws: Float[Array, "n d"] | WeightedDraws | None = None,
     ) -> RiskFunction:
-        """The risk at length L as a function of parameters, to differentiate and to descend; in 64-bit mode.
+        """The risk at length L as a function of parameters, to differentiate; in 64-bit mode.
 
-        `tasks` are the tasks to average over where no closed form exists: softmax attention at
+        `draws` are values of w to average over where no closed form exists: softmax attention at
         finite L with a head that is not in block form.
         """
-        if tasks is not None and not isinstance(tasks, WeightedTasks):
-            tasks = _equally_weighted(tasks)
-        return eqx.Partial(_risk, *self._ingredients(L, attention), tasks)
+        if draws is not None and not isinstance(draws, WeightedDraws):
+            draws = _equally_weighted(draws)
+        return eqx.Partial(_risk, *self._ingredients(L, attention), draws)
 
-    def objective(
+    def risk_by(
         self,
         L: ArrayInput,
-        attention: Attention = "softmax",
-        *,
-        like: Params,
-        key: KeyInput | None = None,
-        samples: int | None = None,
-    ) -> RiskFunction:
-        """The exact risk where `risk` has a closed form; otherwise its average over `samples`
-        tasks (64 if None).
+        attention: Attention,
+        like: AbstractParams,
+        method: AbstractMethod | None,
+    ) -> AbstractRisk:
+        """By every method: closed form, quadrature, quasi-random w, and sampled prompts.
 
-        Those are quasi-random tasks drawn from `key`; where w lives in at most two dimensions,
-        nodes of Gauss-Hermite quadrature, without a key.
+        The average over the query is exact unless prompts are sampled. The risk is in closed form
+        for heads in block form, and for every head under linear attention or at L = infinity.
+        Otherwise w remains to be averaged over: `lp.Exact()` uses Gauss-Hermite quadrature where w
+        has at most two dimensions, with the distance to a rule of a third fewer nodes an axis as
+        error; `lp.QuasiMonteCarlo(key)` uses 256 quasi-random values (or `points`) in each of its
+        scramblings.
         """
-        self.check_size(like)
-        if _has_closed_form(like, L, attention):
-            return self.risk_function(L, attention)
-        count = _OBJECTIVE_TASKS if samples is None else _checks.count("samples", samples)
-        rule = self._quadrature(count)
-        return self.risk_function(
-            L, attention, self.tasks(_needed(key), _exponent(count)) if rule is None else rule
-        )
+        if isinstance(method, MonteCarlo):
+            return super().risk_by(L, attention, like, method)
+        return task_risk(self, L, attention, like, method)
 
-    def fresh_risk(
-        self,
-        L: ArrayInput,
-        attention: Attention = "softmax",
-        *,
-        like: Params,
-        key: KeyInput | None = None,
-        samples: int | None = None,
-    ) -> FreshRisk | None:
-        """None where the objective is the exact risk. Otherwise the risk over tasks that the
-        objective does not use.
-        """
-        if _has_closed_form(like, L, attention):
+    def exact_risk(
+        self, length: float, attention: Attention, like: AbstractParams
+    ) -> AbstractRisk | None:
+        """Closed forms, or quadrature where w has at most two dimensions; in 64-bit mode."""
+        closed = self._closed_form(length, attention, like)
+        if closed is None and self._rank() <= _LOW:
+            return _Quadrature(self, length, attention)
+        return closed
+
+    def _closed_form(
+        self, length: float, attention: Attention, like: AbstractParams
+    ) -> ExactRisk | None:
+        if attention == "linear" or math.isinf(length):
+            return ExactRisk(self.risk_function(length, attention), _LINEAR_ERROR, _RANGE)
+        if like.as_block() is None:
             return None
-        count = _OBJECTIVE_TASKS if samples is None else _checks.count("samples", samples)
-        averages = self._averages(L, attention, key, _REPLICATES * count)
-
-        def along(params: Params) -> Estimate:
-            heads, number = padded(params)
-            found = averages(heads, partial(_along, number))
-            return found._replace(
-                value=found.value[: int(number)], standard_error=found.standard_error[: int(number)]
-            )
-
-        return along
+        error = _SOFTMAX_ERROR if length <= _LONG else _ERROR_OF_LONG
+        return ExactRisk(self.risk_function(length, attention), error, _RANGE)
 
     def _ingredients(self, L: ArrayInput, attention: Attention) -> tuple[Problem, Any]:
         checked_attention(attention)
@@ -200,79 +218,21 @@ class LinearRegression(Task):
         # at infinity softmax attention of Gaussian tokens is linear attention (Lemma 2.1)
         return self.problem(), jnp.asarray(1 / length, jnp.float64)
 
-    @in_float64
-    def risk(
-        self,
-        params: Params,
-        L: ArrayInput,
-        attention: Attention = "softmax",
-        *,
-        key: KeyInput | None = None,
-        samples: int | None = None,
-    ) -> Any:
-        """1/2 E (prediction - target)^2 over tasks, prompts of L tokens and queries; L = infinity included.
+    def _rank(self) -> int:
+        """The dimension of the law of w."""
+        sizes = np.linalg.eigvalsh(np.asarray(self.task_cov, np.float64))
+        return int(np.sum(sizes > 1e-12 * max(sizes[-1], 0.0)))
 
-        Closed form, so a differentiable number without a key: heads in block form, and every head
-        under linear attention or at L = infinity. Otherwise an `Estimate`: the average over the
-        query is exact, that over tasks uses `samples` of them (2,048 if None). Where w lives in at
-        most two dimensions they are nodes of Gauss-Hermite quadrature, the error is the distance
-        to a rule with a third fewer nodes an axis, and no key is needed; otherwise they are
-        quasi-random, in eight scramblings drawn from `key`, whose spread is the error.
-
-        >>> import jax.numpy as jnp
-        >>> import largeprompt as lp
-        >>> task = lp.LinearRegression(jnp.eye(2), noise_variance=0.1)
-        >>> head = lp.HeadParams(jnp.eye(3) / 2, jnp.array([0.1, 0.0, 1.5]))
-        >>> [round(float(task.risk(head, L, "linear")), 4) for L in (10, 1e9, jnp.inf)]
-        [0.2885, 0.1138, 0.1138]
-        """
-        self.check_size(params)
-        if _has_closed_form(params, L, attention):
-            return _inside(_compiled_risk(*self._ingredients(L, attention), None, params))
-        count = _TASKS if samples is None else _checks.count("samples", samples)
-        return self._averages(L, attention, key, count)(params, _compiled_risk)
-
-    def _averages(
-        self, L: ArrayInput, attention: Attention, key: KeyInput | None, count: int
-    ) -> Callable[[Params, Callable[..., Array]], Estimate]:
-        """The risk of general heads over `count` tasks in all, with an error, by a function of
-        (problem, length, tasks, params).
-        """
-        given, fine = self._ingredients(L, attention), self._quadrature(count)
-        if fine is not None:
-            coarse = self._quadrature(count, share=2 / 3)
-
-            def by_quadrature(params: Params, risk: Callable[..., Array]) -> Estimate:
-                value, other = (
-                    _inside(np.asarray(risk(*given, t, params))) for t in (fine, coarse)
-                )
-                return Estimate(value, np.abs(value - other) + 1e-14 * np.abs(value), 1)
-
-            return by_quadrature
-        keys = jax.random.split(_needed(key), _REPLICATES)
-        exponent = _exponent(math.ceil(count / _REPLICATES))
-        rules = [_equally_weighted(self.tasks(k, exponent)) for k in keys]
-
-        def by_replicates(params: Params, risk: Callable[..., Array]) -> Estimate:
-            values = _inside(np.stack([np.asarray(risk(*given, t, params)) for t in rules]))
-            error = values.std(axis=0, ddof=1) / math.sqrt(_REPLICATES)
-            return Estimate(values.mean(axis=0), error, _REPLICATES)
-
-        return by_replicates
-
-    def _quadrature(self, count: int, share: float = 1.0) -> WeightedTasks | None:
-        """Gauss-Hermite quadrature of the law of w with at most `count` nodes, or None where w has
-        too many dimensions.
+    def quadrature_of_w(self, count: int, share: float = 1.0) -> WeightedDraws:
+        """Gauss-Hermite quadrature of the law of w with at most `count` nodes.
 
         `share` scales the number of nodes an axis.
         """
+        from scipy.special import roots_hermitenorm
+
         sizes, axes = np.linalg.eigh(np.asarray(self.task_cov, np.float64))
         kept = sizes > 1e-12 * max(sizes[-1], 0.0)
         rank = int(np.sum(kept))
-        if rank > _LOW:
-            return None
-        from scipy.special import roots_hermitenorm
-
         an_axis = min(128, int(count ** (1 / max(rank, 1)) + 1e-9))
         x, weights = roots_hermitenorm(max(1, round(share * an_axis)))
         weights = weights / np.sum(weights)
@@ -283,52 +243,126 @@ class LinearRegression(Task):
         # far nodes have no weight, but scores that may be too large to average
         large = products > _NEGLIGIBLE
         points = (grid[large] * np.sqrt(sizes[kept])) @ axes[:, kept].T
-        return WeightedTasks(jnp.asarray(points), jnp.asarray(products[large]))
+        return WeightedDraws(jnp.asarray(points), jnp.asarray(products[large]))
 
-    def tasks(self, key: KeyInput, exponent: int = 7) -> Float[Array, "n d"]:
-        """2^exponent quasi-random tasks with their negatives, so that what is odd in w averages to
-        zero.
-        """
+    def quasi_random_w(self, key: KeyInput, exponent: int = 7) -> Float[Array, "n d"]:
+        """2^exponent quasi-random values of w and their negatives, so odd terms average to 0."""
         law = Gaussian(jnp.zeros(self.inputs), self.task_cov.astype(jnp.float64), check=False)
         points = representative(key, law, exponent).points
         return jnp.concatenate([points, -points])
 
-    def check_size(self, params: Params) -> None:
-        """Refuse parameters of heads for tokens of another dimension."""
-        size = params.A.shape[0] + 1 if isinstance(params, BlockParams) else params.head.dim
-        if size != self.dim:
-            raise ValueError(
-                _checks.message(
-                    f"params must act on tokens of dimension {self.dim}",
-                    f"a head for dimension {size}",
-                    f"pass A of shape ({self.inputs}, {self.inputs}), or U of shape ({self.dim}, {self.dim})",
-                )
-            )
+    def is_stiff(self, length: float) -> bool:
+        """At infinity the flow ends where it meets the valley: nothing drifts."""
+        return math.isfinite(length)
+
+    def loss_of_prompt(
+        self, params: AbstractParams, length: float, attention: Attention, method: MonteCarlo
+    ) -> LossOfKey:
+        """From the scores alone, in float32; with `whole_tokens` as for every task."""
+        if method.whole_tokens:
+            return super().loss_of_prompt(params, length, attention, method)
+        loss = self.batch_loss(length, attention, method, 1, jnp.float32)
+        assert isinstance(loss, AbstractPromptLoss)
+        return LossOfOne(loss, jax.tree.map(lambda a: jnp.asarray(a, jnp.float32), params))
+
+    def batch_loss(
+        self,
+        length: float,
+        attention: Attention,
+        method: AbstractMethod,
+        batch: int,
+        dtype: Any,
+        longest: float | None = None,
+    ) -> BatchLoss:
+        """`lp.Exact()`: the expectation given w and queries; `lp.MonteCarlo()`: from scores alone."""
+        regression = Regression(self, dtype)
+        if isinstance(method, Exact):
+            return ConditionalLoss(regression, output_moments(length, attention), batch)
+        if not isinstance(method, MonteCarlo):
+            serves = "lp.Exact(), lp.MonteCarlo() or lp.MonteCarlo(whole_tokens=True)"
+            raise unsupported(self, "three gradient estimators", method, serves)
+        if math.isinf(length):
+            return InfinitePromptLoss(regression, batch)
+        tokens = token_count(length)
+        if method.whole_tokens or attention == "softmax":
+            fix = "pass method=lp.Exact(), whose cost does not depend on L, or a shorter L"
+            check_tokens(length, batch, fix)
+        if method.whole_tokens:
+            return WholePromptLoss(regression, batch, tokens, attention)
+        if attention == "linear":  # draws no tokens
+            return ScoreLoss(regression, batch, jnp.asarray(length, dtype), attention, 0)
+        capacity = capacity_for(token_count(longest or length), SCORES_AND_VALUES)
+        return ScoreLoss(regression, batch, jnp.asarray(tokens, jnp.uint32), attention, capacity)
+
+    def batching_key(self, length: float, attention: Attention, method: AbstractMethod) -> Hashable:
+        """All runs share a key under `lp.Exact()`, those of one attention under `lp.MonteCarlo()`.
+
+        A kernel draws as many tokens as each prompt needs; XLA alone gives all prompts of a program
+        the same capacity, so runs must then need the same.
+        """
+        if isinstance(method, Exact):
+            return None
+        if math.isinf(length) or not isinstance(method, MonteCarlo) or method.whole_tokens:
+            return (length, attention)
+        if attention == "linear" or has_kernel(SCORES_AND_VALUES):
+            return attention
+        return (capacity_for(token_count(length), SCORES_AND_VALUES), attention)
+
+    def test_risk(
+        self,
+        key: Key[Array, ""],
+        runs: Sequence[tuple[float, Attention]],
+        like: AbstractParams,
+    ) -> FreshRisk:
+        """Exact in block form; otherwise exact given w and query, over quasi-random ones."""
+        from .regression_test_risk import conditional_test_risk, exact_test_risk
+
+        if like.as_block() is not None:
+            return exact_test_risk([self.risk_function(*run) for run in runs])
+        return conditional_test_risk(self, key, runs)
 
     @in_float64
-    def bayes_risk(self, L: ArrayInput, key: KeyInput | None = None) -> Estimate:
-        """The risk of the posterior mean: the floor tau^2/2 at infinity, ridge regression with penalty tau^2 S_w^-1 at finite L.
+    def bayes_risk(self, L: ArrayInput, method: AbstractMethod | None = None) -> Estimate:
+        """The risk of the posterior mean: the noise floor tau^2/2 at infinity, ridge regression with
+        penalty tau^2 S_w^-1 at finite L.
 
-        1/2 (tau^2 + E tr(Sig_q Cov(w | prompt))), Sig_q the covariance of the query, averaged over Wishart matrices X'X drawn exactly in law at a cost that does not
-        depend on L; needs a `key` at finite L.
+        1/2 (tau^2 + E tr(Sig_q Cov(w | prompt))), Sig_q the covariance of the query, averaged over
+        Wishart matrices X'X drawn exactly in law at a cost that does not depend on L. At finite L
+        `method` must be `lp.MonteCarlo(key)`, which draws batches of 4096 matrices (or `batch`).
+
+        >>> import jax, jax.numpy as jnp
+        >>> import largeprompt as lp
+        >>> task = lp.LinearRegression(jnp.eye(5), task_cov=jnp.eye(5) / 5, noise_variance=0.1)
+        >>> found = task.bayes_risk(100, lp.MonteCarlo(jax.random.key(0)))
+        >>> print(f"{found.value:.4f}")
+        0.0526
         """
         length = one_length(L)
         floor = float(self.noise_variance) / 2
         if math.isinf(length):
-            return Estimate(np.asarray(floor), np.asarray(0.0), 1)
-        if key is None or not float(length).is_integer():
+            return Estimate(np.asarray(floor), np.asarray(0.0), Exact())
+        if not isinstance(method, MonteCarlo):
+            raise unsupported(self, "no Bayes risk in closed form", method, "lp.MonteCarlo(key)")
+        if not length.is_integer():
             raise ValueError(
                 _checks.message(
-                    "the Bayes risk at finite L needs a whole number of tokens and a key",
-                    f"L = {length:g} and key = {key!r}",
-                    "pass an integer L and key=jax.random.key(0)",
+                    "the Bayes risk at finite L needs a whole number of tokens",
+                    f"L = {length:g}",
+                    "pass an integer L",
                 )
             )
-        draws = np.asarray(
-            _posterior_spread(_checks.key(key), self.problem(), jnp.asarray(length), _PROMPTS)
-        )
-        error = draws.std(ddof=1) / math.sqrt(_PROMPTS) / 2
-        return Estimate(np.asarray(floor + draws.mean() / 2), np.asarray(error), _PROMPTS)
+        key, problem = needed_key(method), self.problem()
+        size = min(method.batch or _PROMPTS, method.max_replicates)
+        draws = np.empty(0)
+        while True:
+            batch = key if not draws.size else jax.random.fold_in(key, draws.size)
+            found = _posterior_variances(batch, problem, jnp.asarray(length), size)
+            draws = np.append(draws, found)
+            value = floor + draws.mean() / 2
+            error = draws.std(ddof=1) / math.sqrt(draws.size) / 2
+            enough = error <= method.relative_error * value
+            if enough or draws.size + size > method.max_replicates:
+                return Estimate(np.asarray(value), np.asarray(error), method)
 
     @in_float64
     def minimiser(self, L: ArrayInput, attention: Attention = "softmax") -> "Minimiser":
@@ -348,21 +382,6 @@ class LinearRegression(Task):
         return Minimiser(*minimise_block(self, one_length(L), attention))
 
 
-def _has_closed_form(like: Params, L: ArrayInput, attention: Attention) -> bool:
-    """Whether the risk of such parameters is known without averaging over tasks."""
-    checked_attention(attention)
-    linear = attention == "linear" or math.isinf(one_length(L))
-    return linear or isinstance(like, BlockParams)
-
-
-def _needed(key: KeyInput | None) -> Key[Array, ""]:
-    why = (
-        "the softmax risk of a head that is not in block form, at finite L, is averaged over random "
-        "tasks"
-    )
-    return needed_key(key, why, ", or BlockParams")
-
-
 class Minimiser(NamedTuple):
     """A minimiser of the risk over heads in block form."""
 
@@ -371,60 +390,151 @@ class Minimiser(NamedTuple):
     gradient_norm: Float[Array, ""]
 
 
-def _equally_weighted(tasks: Float[Array, "n d"]) -> WeightedTasks:
-    return WeightedTasks(tasks, jnp.full(len(tasks), 1 / len(tasks)))
+class _Quadrature(AbstractRisk):
+    """Gauss-Hermite quadrature over w; the distance to a coarser rule is the error."""
+
+    def __init__(self, task: LinearRegression, length: float, attention: Attention):
+        self.task, self.length = task, length
+        self.attention: Attention = attention
+
+    def _function(self, count: int, share: float = 1.0) -> RiskFunction:
+        rule = self.task.quadrature_of_w(count, share)
+        return self.task.risk_function(self.length, self.attention, rule)
+
+    def objective(self) -> RiskFunction:
+        return self._function(_OBJECTIVE_POINTS)
+
+    @in_float64
+    def of(self, params: AbstractParams) -> Estimate:
+        return self._estimate(REPLICATES * _POINTS, lambda risk: compiled(risk, params))
+
+    def fresh(self) -> FreshRisk:
+        def along(params: AbstractParams) -> Estimate:
+            heads, number = padded(params)
+            found = self._estimate(
+                REPLICATES * _OBJECTIVE_POINTS, lambda risk: _along(number, risk, heads)
+            )
+            return _first(found, int(number))
+
+        return along
+
+    def _estimate(self, count: int, evaluate: Callable[[RiskFunction], Array]) -> Estimate:
+        value, coarse = (
+            _inside(np.asarray(evaluate(self._function(count, share)))) for share in (1.0, 2 / 3)
+        )
+        return Estimate(value, np.abs(value - coarse) + 1e-14 * np.abs(value), Exact())
 
 
-def _exponent(count: int) -> int:
-    """Of the power of two that makes at least `count` tasks with their negatives."""
-    return max(0, math.ceil(math.log2(count)) - 1)
+class _QuasiRandom(AbstractRisk):
+    """The risk over quasi-random w, in scramblings that give the error."""
+
+    def __init__(
+        self, task: LinearRegression, length: float, attention: Attention, method: QuasiMonteCarlo
+    ):
+        self.task, self.length, self.method = task, length, method
+        self.attention: Attention = attention
+        needed_key(method)
+
+    def _keys(self) -> Key[Array, " replicates"]:
+        return jax.random.split(needed_key(self.method), self.method.replicates)
+
+    def _functions(self, keys: Any, default: int) -> list[RiskFunction]:
+        # a power of two, half of them negatives of the others
+        exponent = max(0, math.ceil(math.log2(self.method.points or default)) - 1)
+        draws = [self.task.quasi_random_w(key, exponent) for key in keys]
+        return [self.task.risk_function(self.length, self.attention, w) for w in draws]
+
+    @in_float64
+    def of(self, params: AbstractParams) -> Estimate:
+        functions = self._functions(self._keys(), _POINTS)
+        values = [np.asarray(compiled(function, params)) for function in functions]
+        return mean_of_replicates(_inside(np.stack(values)), self.method)
+
+    def objective(self) -> RiskFunction:
+        return self._functions([needed_key(self.method)], _OBJECTIVE_POINTS)[0]
+
+    def fresh(self) -> FreshRisk:
+        functions = self._functions(self._keys(), _OBJECTIVE_POINTS)
+
+        def along(params: AbstractParams) -> Estimate:
+            heads, number = padded(params)
+            values = np.stack([_along(number, function, heads) for function in functions])
+            return _first(mean_of_replicates(_inside(values), self.method), int(number))
+
+        return along
+
+
+def _equally_weighted(draws: Float[Array, "n d"]) -> WeightedDraws:
+    return WeightedDraws(draws, jnp.full(len(draws), 1 / len(draws)))
+
+
+@in_float64
+def task_risk(
+    task: LinearRegression,
+    L: ArrayInput,
+    attention: Attention,
+    like: AbstractParams,
+    method: AbstractMethod | None,
+) -> AbstractRisk:
+    """The risk by a method that samples no prompts."""
+    checked_attention(attention)
+    task.check_params(like)
+    length = one_length(L)
+    quasi = isinstance(method, QuasiMonteCarlo)
+    if quasi or method is None or isinstance(method, Exact):
+        known = task._closed_form if quasi else task.exact_risk
+        found = known(length, attention, like)
+        if found is not None:
+            return found
+    if isinstance(method, QuasiMonteCarlo):
+        return _QuasiRandom(task, length, attention, method)
+    limits = (
+        "an exact softmax risk at finite L only for block heads, or w of at most two dimensions"
+    )
+    serves = "lp.QuasiMonteCarlo(key) or lp.MonteCarlo(key), or BlockParams"
+    raise unsupported(task, limits, method, serves)
 
 
 def _risk(
-    problem: Problem, length: Any, tasks: WeightedTasks | None, params: Params
+    problem: Problem, length: Any, draws: WeightedDraws | None, params: AbstractParams
 ) -> Float[Array, ""]:
-    """The one place that knows which formula serves which parameters; `length` is a table (softmax) or 1/L (linear)."""
+    """Choose the formula for these parameters; `length` is a table (softmax) or 1/L (linear)."""
     linear = isinstance(length, jax.Array)
-    if isinstance(params, BlockParams):
-        return (block_linear if linear else block_softmax)(problem, params, length)
-    params = jax.tree.map(jnp.asarray, params)  # ends of flows are NumPy arrays
+    params = jax.tree.map(jnp.asarray, params)  # as ends of flows are not
+    block = params.as_block()
+    if block is not None:
+        return (block_linear if linear else block_softmax)(problem, block, length)
     if linear:
         return linear_risk(problem, *params.matrices(), length)
-    if tasks is None:
+    if draws is None:
         raise ValueError(
             _checks.message(
-                "a head that is not in block form needs tasks to average over",
+                "a head that is not in block form needs values of w to average over",
                 "none",
-                "pass tasks=task.tasks(key)",
+                "pass draws=task.quasi_random_w(key)",
             )
         )
-    return general_softmax(problem, params.general(), length, tasks)
-
-
-_compiled_risk = eqx.filter_jit(_risk)
+    return general_softmax(problem, params.general(), length, draws)
 
 
 @eqx.filter_jit
 def _along(
-    count: Int[Array, ""], problem: Problem, length: Any, tasks: WeightedTasks, heads: Params
+    count: Int[Array, ""], function: RiskFunction, heads: AbstractParams
 ) -> Float[Array, " heads"]:
     """Risks of the first `count` heads on a leading axis."""
-    return for_each_head(lambda head: _risk(problem, length, tasks, head), heads, count)
+    return for_each_head(function, heads, count)
 
 
-def _inside(risk: Any) -> Any:
-    """The risk, refused if it is not a number: at once if known, at run time if traced."""
-    return _checks.require(
-        risk,
-        jnp.isnan(risk) if is_traced(risk) else np.isnan(np.asarray(risk)),
-        rule=f"the form x_q -> sigma^2 of the score variance must have norm at most {LARGEST:g}",
-        received="larger parameters",
-        fix="scale A (or U) down",
-    )
+def _first(found: Estimate, count: int) -> Estimate:
+    return found._replace(value=found.value[:count], error=found.error[:count])
+
+
+def _inside(risk: np.ndarray) -> np.ndarray:
+    return require_number(risk, _RANGE)
 
 
 @eqx.filter_jit
-def _posterior_spread(
+def _posterior_variances(
     key: Key[Array, ""], problem: Problem, L: Float[Array, ""], n: int
 ) -> Float[Array, " n"]:
     """Draws of tr(Sig_q Cov(w | prompt)): with w = R g and X'X = B W B', W ~ Wishart(L, I), the posterior of g is

@@ -14,7 +14,7 @@ from jaxtyping import Array, Float
 from .. import _checks
 from ._exact_risk import label_size
 from .params import BlockParams
-from .task import Attention, RiskFunction
+from .risks import Attention, RiskFunction
 
 if TYPE_CHECKING:
     from .linear_regression import LinearRegression

@@ -1,16 +1,111 @@
-"""Parameters of one attention head with a scalar prediction, in three forms: general, factorised, block."""
+"""Parameters of one attention head with a scalar prediction: general, factorised, block, custom."""
+
+import abc
+from collections.abc import Callable
+from typing import Any, NamedTuple, final
 
 import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from .. import _checks
+from .._static_fields import make_static
 from .._typing import ArrayInput
 from ..attention import Head
 
+_STRAIGHT = 1e-3  # smallest |b| that coordinates (bA, b) divide by
 
-class HeadParams(eqx.Module):
-    """The general form: scores <x, U z>, prediction <v, sum_i p_i x_i>, on tokens of dimension D = d + 1.
+Flat = Float[Array, " n"]
+
+
+class Coordinates(NamedTuple):
+    """Other coordinates of flattened parameters, for the solver of a gradient flow."""
+
+    to: Callable[[Flat], Flat]
+    back: Callable[[Flat], Flat]
+    push: Callable[[Flat, Flat], Flat]  # (point, its change) -> change of the coordinates
+
+
+class AbstractParams(eqx.Module):
+    """Trainable parameters of a head: scores <x, U z>, prediction <v, sum_i p_i x_i>.
+
+    **To write your own** define `matrices() -> (U, v)` with `jax.numpy`, U of shape (D, D) and v of
+    shape (D,). Risk, flows and descent differentiate through it. Fields that are arrays or floats
+    are trained; those annotated int, bool or str are settings. The other methods are optional:
+    they tell what else is known about the parametrisation.
+    """
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        make_static(cls)
+
+    @abc.abstractmethod
+    def matrices(self) -> tuple[Float[Array, "D D"], Float[Array, " D"]]:
+        """(U, v)."""
+
+    @property
+    def dim(self) -> int:
+        """The dimension D of a token."""
+        return len(self.matrices()[1])
+
+    @property
+    def head(self) -> Head:
+        """The head with read-out v."""
+        U, v = self.matrices()
+        return Head(U=U, V=v[None])
+
+    def general(self) -> "HeadParams":
+        """The same head in the general form."""
+        return HeadParams(*self.matrices())
+
+    def as_block(self) -> "BlockParams | None":
+        """The same head as `BlockParams` if this form always has one, otherwise None.
+
+        The risk of linear regression is then in closed form for softmax attention too.
+        """
+        return None
+
+    def rescaled(self) -> "AbstractParams | None":
+        """The change of parameters along (U, v) -> (U/c, cv), None if not known.
+
+        That leaves predictions from an infinite prompt of Gaussian tokens unchanged: a flow that
+        moves along it is in the valley of the minimisers.
+        """
+        return None
+
+    def straight_coordinates(self) -> Coordinates | None:
+        """Coordinates near these parameters in which the valley is straight, None if not known."""
+        return None
+
+    def to_factored(self) -> "FactoredParams":
+        """A factorised head with the same predictions: K = I, Q = U, V = I, O = v'."""
+        U, v = self.matrices()
+        eye = jnp.eye(len(v), dtype=v.dtype)
+        return FactoredParams(eye, U, eye, v[None])
+
+    def to_block(self, tolerance: float = 1e-12) -> "BlockParams":
+        """The block form of a head that has it.
+
+        All other entries of U and v must vanish to the tolerance, relative to the largest entry.
+        """
+        U, v = self.matrices()
+        d = len(v) - 1
+        rest = jnp.max(jnp.abs(U.at[:d, :d].set(0))), jnp.max(jnp.abs(v[:d]))
+        largest = jnp.maximum(jnp.max(jnp.abs(U)), jnp.max(jnp.abs(v)))
+        if float(max(rest)) > tolerance * float(largest):
+            raise ValueError(
+                _checks.message(
+                    "a head in block form has U = [[A, 0], [0, 0]] and v = (0, b)",
+                    f"other entries up to {float(max(rest)):.3g}",
+                    "keep the general form, or raise the tolerance to drop them",
+                )
+            )
+        return BlockParams(U[:d, :d], v[d])
+
+
+@final
+class HeadParams(AbstractParams):
+    """The general form: U and v themselves, on tokens of dimension D = d + 1.
 
     >>> import jax.numpy as jnp
     >>> import largeprompt as lp
@@ -29,22 +124,21 @@ class HeadParams(eqx.Module):
             )
         self.U, self.v = U, _checks.shaped("v", v, (U.shape[0],))
 
-    @property
-    def head(self) -> Head:
-        """The head with read-out v."""
-        return Head(U=self.U, V=self.v[None])
-
     def matrices(self) -> tuple[Float[Array, "D D"], Float[Array, " D"]]:
-        """(U, v)."""
-        return self.U, self.v
+        return jnp.asarray(self.U), jnp.asarray(self.v)  # ends of flows are NumPy arrays
 
     def general(self) -> "HeadParams":
-        """Itself."""
         return self
 
+    def rescaled(self) -> "HeadParams":
+        return HeadParams(-self.U, self.v)
 
-class BlockParams(eqx.Module):
-    """The block form U = [[A, 0], [0, 0]], v = (0, b) of linear regression: preserved by its gradient flow at every L.
+
+@final
+class BlockParams(AbstractParams):
+    """The block form U = [[A, 0], [0, 0]], v = (0, b).
+
+    The gradient flow of linear regression preserves it at every L.
 
     >>> import jax.numpy as jnp
     >>> import largeprompt as lp
@@ -64,22 +158,48 @@ class BlockParams(eqx.Module):
         self.A, self.b = A, _checks.shaped("b", b, ())
 
     def matrices(self) -> tuple[Float[Array, "D D"], Float[Array, " D"]]:
-        """U = [[A, 0], [0, 0]] and v = (0, b)."""
         d = self.A.shape[0]
         return jnp.pad(self.A, (0, 1)), jnp.pad(self.b[None], (d, 0))
 
-    def general(self) -> HeadParams:
-        """The same head in the general form."""
-        return HeadParams(*self.matrices())
-
     @property
-    def head(self) -> Head:
-        """The head with read-out (0, b)."""
-        return self.general().head
+    def dim(self) -> int:
+        return self.A.shape[0] + 1
+
+    def as_block(self) -> "BlockParams":
+        return self
+
+    def rescaled(self) -> "BlockParams":
+        return BlockParams(-self.A, self.b)
+
+    def straight_coordinates(self) -> Coordinates | None:
+        """(bA, b), where the valley b Sig A = I is a straight line."""
+        return _PRODUCT if bool(abs(self.b) > _STRAIGHT) else None
+
+    def to_block(self, tolerance: float = 1e-12) -> "BlockParams":
+        return self
 
 
-class FactoredParams(eqx.Module):
-    """The factorised form: scores scale <K x, Q z>, prediction O V sum_i p_i x_i, as transformers are trained.
+def _multiplied(y: Flat) -> Flat:
+    """(A, b) -> (bA, b)."""
+    return jnp.append(y[:-1] * y[-1], y[-1])
+
+
+def _divided(x: Flat) -> Flat:
+    """(N, b) -> (N/b, b)."""
+    return jnp.append(x[:-1] / x[-1], x[-1])
+
+
+def _pushed(y: Flat, dy: Flat) -> Flat:
+    """The change of (bA, b) that goes with a change of (A, b)."""
+    return jnp.append(y[-1] * dy[:-1] + y[:-1] * dy[-1], dy[-1])
+
+
+_PRODUCT = Coordinates(_multiplied, _divided, _pushed)
+
+
+@final
+class FactoredParams(AbstractParams):
+    """The factorised form that transformers train: scores scale <K x, Q z>, read-out O V.
 
     >>> import jax.numpy as jnp
     >>> import largeprompt as lp
@@ -113,43 +233,8 @@ class FactoredParams(eqx.Module):
             jnp.matmul(self.O, self.V, precision="highest")[0],
         )
 
-    def general(self) -> HeadParams:
-        """The same head in the general form."""
-        return HeadParams(*self.matrices())
+    def to_factored(self) -> "FactoredParams":
+        return self
 
-    @property
-    def head(self) -> Head:
-        """The head with U = scale K'Q and read-out O V."""
-        return self.general().head
-
-
-Params = HeadParams | BlockParams | FactoredParams
-
-
-def to_factored(params: Params) -> FactoredParams:
-    """A factorised head with the same predictions: K = I, Q = U, V = I, O = v'."""
-    if isinstance(params, FactoredParams):
-        return params
-    general = params.general()
-    eye = jnp.eye(len(general.v), dtype=general.v.dtype)
-    return FactoredParams(eye, general.U, eye, general.v[None])
-
-
-def to_block(params: Params, tolerance: float = 1e-12) -> BlockParams:
-    """The block form of a head that has it: all other entries of U and v vanish to the tolerance, relative to the largest."""
-    if isinstance(params, BlockParams):
-        return params
-    general = params.general()
-    d = len(general.v) - 1
-    block = BlockParams(general.U[:d, :d], general.v[d])
-    rest = jnp.max(jnp.abs(general.U.at[:d, :d].set(0))), jnp.max(jnp.abs(general.v[:d]))
-    largest = jnp.maximum(jnp.max(jnp.abs(general.U)), jnp.max(jnp.abs(general.v)))
-    if float(max(rest)) > tolerance * float(largest):
-        raise ValueError(
-            _checks.message(
-                "a head in block form has U = [[A, 0], [0, 0]] and v = (0, b)",
-                f"other entries up to {float(max(rest)):.3g}",
-                "keep the general form, or raise the tolerance to cut them off",
-            )
-        )
-    return block
+    def rescaled(self) -> "FactoredParams":
+        return FactoredParams(-self.K, -self.Q, self.V, self.O, self.scale)

@@ -1,239 +1,211 @@
-"""What a task is: a law of tasks, tokens given the task, a query with its target, and a loss; its risk at every prompt length."""
+"""In-context learning tasks: a law of w, tokens given w, a query with its target, and a loss."""
 
 import abc
 import math
-from collections.abc import Callable
-from typing import Any, Literal
+from collections.abc import Hashable, Sequence
+from typing import Any
 
 import equinox as eqx
 import jax
-import jax.numpy as jnp
-import numpy as np
-from jaxtyping import Array, Float, Int, Key
+from jaxtyping import Array, Float, Key
 
 from .. import _checks
 from .._lengths import one_length, token_count
-from .._typing import ArrayInput, KeyInput
-from ..attention import attend, attend_linear
+from .._static_fields import make_static
+from .._typing import ArrayInput
 from ..measures import AbstractMeasure
-from ..prompts import Estimate, estimate
-from .params import Params
+from ..prompts.methods import AbstractMethod, Estimate, Exact, MonteCarlo
+from .params import AbstractParams
+from .risks import (
+    AbstractRisk,
+    Attention,
+    BatchLoss,
+    FreshRisk,
+    LossOfKey,
+    RiskFunction,
+    checked_attention,
+    unsupported,
+)
 
-Attention = Literal["softmax", "linear"]
-RiskFunction = Callable[[Params], Float[Array, ""]]
-FreshRisk = Callable[[Params], Estimate]  # of heads on a leading axis
 
-_PROMPTS = 256  # behind the objective of a task whose risk is not known
-_REPLICATES = 8  # of as many fresh prompts, behind the risk along a flow
-_CHUNK = 64  # heads
+class AbstractTask(eqx.Module):
+    """An in-context learning task.
 
-
-class Task(eqx.Module):
-    """An in-context learning task. Four methods make one; `risk` then comes for free, sampled, with its standard error.
-
-    **To write your own** define `dim` (of a token), `sample_task(key)`, `tokens(task)` -> a measure, and
-    `sample_query(key, task)` -> (query token, target). See docs/learning.md for one in thirty lines.
+    **To write your own** define `dim` (of a token), `sample_w(key)`, `tokens(w)` -> a measure, and
+    `sample_query(key, w)` -> (query token, target). Risk, flows and descent then work by sampling.
+    Fields annotated int, bool or str are settings; arrays and floats are data. A task with a risk
+    in closed form overrides `exact_risk` too. See docs/learning.md for an example.
     """
 
     dim: eqx.AbstractVar[int]
 
-    @abc.abstractmethod
-    def sample_task(self, key: Key[Array, ""]) -> Any:
-        """One task, drawn from the law of tasks."""
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        make_static(cls)
 
     @abc.abstractmethod
-    def tokens(self, task: Any) -> AbstractMeasure:
-        """The law of a token given the task."""
+    def sample_w(self, key: Key[Array, ""]) -> Any:
+        """Draw w, which the tokens of one prompt share."""
+
+    @abc.abstractmethod
+    def tokens(self, w: Any) -> AbstractMeasure:
+        """The law of a token given w."""
 
     @abc.abstractmethod
     def sample_query(
-        self, key: Key[Array, ""], task: Any
+        self, key: Key[Array, ""], w: Any
     ) -> tuple[Float[Array, " D"], Float[Array, ""]]:
-        """A query token and its target."""
+        """Draw a query token and its target."""
 
     def loss(self, prediction: Float[Array, ""], target: Float[Array, ""]) -> Float[Array, ""]:
-        """Half the squared error: 1-smooth, as Theorem 4.3 asks."""
+        """Half the squared error: 1-smooth, as Theorem 4.3 assumes."""
         return 0.5 * (prediction - target) ** 2
 
-    def sampled_risk(
-        self,
-        params: Params,
-        L: ArrayInput,
-        attention: Attention = "softmax",
-        *,
-        key: KeyInput,
-        relative_error: float = 0.01,
-        max_replicates: int = 100_000,
-    ) -> Estimate:
-        """E loss over tasks, prompts of L tokens and queries, by Monte Carlo; L = infinity attends to the measure itself."""
-        checked_attention(attention)
-        length = one_length(L)
-
-        def one(key: Key[Array, ""]) -> Float[Array, ""]:
-            return self._loss_of(params, attention, *self.draw(key, length))
-
-        size = self.dim * (length if math.isfinite(length) else 1)
-        batch = int(max(1, min(128, 2**22 // size)))
-        return estimate(
-            key, one, relative_error=relative_error, max_replicates=max_replicates, batch=batch
-        )
-
     def draw(self, key: Key[Array, ""], length: float) -> tuple[AbstractMeasure, Array, Array]:
-        """A prompt of `length` tokens (at infinity the law of its tokens), a query and its target."""
-        for_task, for_prompt, for_query = jax.random.split(key, 3)
-        task = self.sample_task(for_task)
-        law = self.tokens(task)
+        """Draw a prompt of `length` tokens (at infinity their law), a query and its target."""
+        for_w, for_prompt, for_query = jax.random.split(key, 3)
+        w = self.sample_w(for_w)
+        law = self.tokens(w)
         if math.isfinite(length):
             law = law.sample(for_prompt, token_count(length))
-        return law, *self.sample_query(for_query, task)
+        return law, *self.sample_query(for_query, w)
 
-    def _loss_of(
+    def risk(
         self,
-        params: Params,
-        attention: Attention,
-        law: AbstractMeasure,
-        query: Array,
-        target: Array,
-    ) -> Float[Array, ""]:
-        operator = attend if attention == "softmax" else attend_linear
-        return self.loss(operator(params.head, law, query)[0], target)
+        params: AbstractParams,
+        L: ArrayInput,
+        attention: Attention = "softmax",
+        method: AbstractMethod | None = None,
+    ) -> Estimate:
+        """E loss over w, prompts of L tokens and queries, as `Estimate(value, error, method)`.
+
+        **Arguments:** `method=None` means `lp.Exact()`, where the task knows its risk;
+        `lp.MonteCarlo(key)` samples prompts. L = infinity attends to the law of the tokens itself.
+        """
+        return self.risk_by(L, attention, params, method).of(params)
 
     def objective(
         self,
         L: ArrayInput,
         attention: Attention = "softmax",
         *,
-        like: Params,
-        key: KeyInput | None = None,
-        samples: int | None = None,
+        like: AbstractParams,
+        method: AbstractMethod | None = None,
     ) -> RiskFunction:
-        """The training objective, a function of parameters of the form of `like`, to differentiate
-        and to descend.
+        """The training objective: a function of parameters of the form of `like`, to differentiate.
 
-        The risk where the task knows it; otherwise the mean loss over `samples` prompts (256 if
-        None) drawn once from `key`, which is lower than the risk at parameters fitted to them.
+        By exact methods the risk; by sampling a mean over one fixed sample, which is lower than the
+        risk at parameters fitted to it: `batch` prompts of `lp.MonteCarlo(key, batch=...)` (256 if
+        None), or `points` values of w of `lp.QuasiMonteCarlo(key, points=...)` (64 if None).
         """
-        checked_attention(attention)
-        draws = _draws(self, one_length(L), self._keys(key, samples, fresh=False)[0])
-        return eqx.Partial(_mean_loss, self, attention, draws)
+        return self.risk_by(L, attention, like, method).objective()
 
     def fresh_risk(
         self,
         L: ArrayInput,
         attention: Attention = "softmax",
         *,
-        like: Params,
-        key: KeyInput | None = None,
-        samples: int | None = None,
+        like: AbstractParams,
+        method: AbstractMethod | None = None,
     ) -> FreshRisk | None:
-        """The risk of heads on a leading axis over prompts that `objective` does not use; None
-        where the objective is the risk.
+        """The risk of heads on a leading axis over a sample that `objective` does not use.
 
-        All heads see the same eight replicates of `samples` prompts (256 if None); the spread of
-        the replicates is the error.
+        None where the objective is the risk. All heads see the same eight replicates of the size of
+        the objective's sample; `error` is the standard error over replicates.
         """
-        checked_attention(attention)
-        keys, length = self._keys(key, samples, fresh=True), one_length(L)
+        return self.risk_by(L, attention, like, method).fresh()
 
-        def along(params: Params) -> Estimate:
-            heads, count = padded(params)
-            losses = [_losses_along(self, attention, length, k, heads, count) for k in keys]
-            values = np.stack(losses)[:, : int(count)]
-            error = values.std(axis=0, ddof=1) / math.sqrt(_REPLICATES)
-            return Estimate(values.mean(axis=0), error, _REPLICATES)
-
-        return along
-
-    def _keys(self, key: KeyInput | None, samples: int | None, *, fresh: bool) -> Key[Array, "r n"]:
-        """Keys of the prompts of the objective, in one replicate, or of fresh ones in several."""
-        count = _PROMPTS if samples is None else _checks.count("samples", samples)
-        needed = self._needed(key)
-        if not fresh:
-            return jax.random.split(needed, count)[None]
-        return jax.random.split(jax.random.fold_in(needed, 2**32 - 1), (_REPLICATES, count))
-
-    def _needed(self, key: KeyInput | None) -> Key[Array, ""]:
-        return needed_key(key, f"the risk of a {type(self).__name__} is sampled")
-
-    def risk(
+    def risk_by(
         self,
-        params: Params,
         L: ArrayInput,
-        attention: Attention = "softmax",
-        *,
-        key: KeyInput | None = None,
-    ) -> Any:
-        """The risk at prompt length L: a number where the task knows a formula, otherwise the `Estimate` of `sampled_risk`, which
-        needs a `key`.
+        attention: Attention,
+        like: AbstractParams,
+        method: AbstractMethod | None,
+    ) -> AbstractRisk:
+        """The risk at length L of parameters of the form of `like`, by a method."""
+        checked_attention(attention)
+        self.check_params(like)
+        length = one_length(L)
+        if method is None or isinstance(method, Exact):
+            exact = self.exact_risk(length, attention, like)
+            if exact is None:
+                raise unsupported(self, "no risk in closed form", method, "lp.MonteCarlo(key)")
+            return exact
+        if isinstance(method, MonteCarlo):
+            from .prompt_losses import PromptRisk
+
+            return PromptRisk(self, length, attention, method)
+        raise unsupported(self, "no such method", method, "lp.MonteCarlo(key)")
+
+    def exact_risk(
+        self, length: float, attention: Attention, like: AbstractParams
+    ) -> AbstractRisk | None:
+        """The risk of parameters of this form where it is known exactly, otherwise None.
+
+        For example `lp.icl.ExactRisk(function, relative_error)`.
         """
-        return self.sampled_risk(params, L, attention, key=self._needed(key))
+        return None
 
+    def loss_of_prompt(
+        self, params: AbstractParams, length: float, attention: Attention, method: MonteCarlo
+    ) -> LossOfKey:
+        """The loss of one prompt, its query and its target: a module that is a function of a key."""
+        from .prompt_losses import PromptLoss
 
-@eqx.filter_jit
-def _draws(task: Task, length: float, keys: Key[Array, " n"]) -> Any:
-    return jax.vmap(lambda key: task.draw(key, length))(keys)
+        return PromptLoss(self, params, length, attention)
 
+    def batch_loss(
+        self,
+        length: float,
+        attention: Attention,
+        method: AbstractMethod,
+        batch: int,
+        dtype: Any,
+        longest: float | None = None,
+    ) -> BatchLoss:
+        """The mean loss of a fresh batch of prompts, a function of (key, params) to descend.
 
-def _mean_loss(task: Task, attention: Attention, draws: Any, params: Params) -> Float[Array, ""]:
-    return jnp.mean(jax.vmap(lambda draw: task._loss_of(params, attention, *draw))(draws))
+        A pytree. Losses with the same `batching_key` must stack: `longest` is the longest length
+        that shares it. `dtype` is that of the parameters.
+        """
+        from .prompt_losses import BatchOfPrompts, check_tokens
 
+        if not isinstance(method, MonteCarlo):
+            raise unsupported(self, "only gradients of sampled prompts", method, "lp.MonteCarlo()")
+        check_tokens(length, batch, "pass a shorter L or a smaller batch")
+        return BatchOfPrompts(self, length, attention, batch)
 
-@eqx.filter_jit
-def _losses_along(
-    task: Task,
-    attention: Attention,
-    length: float,
-    keys: Key[Array, " n"],
-    heads: Params,
-    count: Int[Array, ""],
-) -> Float[Array, " heads"]:
-    """The mean loss of each head on the same prompts."""
-    draws = _draws(task, length, keys)
-    return for_each_head(lambda head: _mean_loss(task, attention, draws, head), heads, count)
+    def batching_key(self, length: float, attention: Attention, method: AbstractMethod) -> Hashable:
+        """Runs of descent with the same key are trained in one vmapped loop."""
+        return (length, attention)
 
+    def test_risk(
+        self,
+        key: Key[Array, ""],
+        runs: Sequence[tuple[float, Attention]],
+        like: AbstractParams,
+    ) -> FreshRisk:
+        """The risk of several runs, a function of their parameters on a leading axis.
 
-def padded(params: Params) -> tuple[Params, Int[Array, ""]]:
-    """Heads on a leading axis, padded to a multiple of 64 so that one program serves any number of
-    them, and their number.
-    """
-    count = len(jax.tree.leaves(params)[0])
+        Each run has its length and attention. The test sample is fixed by `key`: the same for every
+        call and every run. Called in 64-bit mode.
+        """
+        from .prompt_losses import risk_on_test_prompts
 
-    def pad(leaf: Any) -> Array:
-        leaf = np.asarray(leaf)
-        widths = [(0, -count % _CHUNK)] + [(0, 0)] * (leaf.ndim - 1)
-        return jnp.asarray(np.pad(leaf, widths, mode="edge"))
+        return risk_on_test_prompts(self, key, runs)
 
-    return jax.tree.map(pad, params), jnp.asarray(count, jnp.int32)
-
-
-def for_each_head(
-    function: RiskFunction, heads: Params, count: Int[Array, ""]
-) -> Float[Array, " heads"]:
-    """A function of the first `count` heads on a leading axis; zero for the others."""
-
-    def step(i: Array, found: Array) -> Array:
-        head = jax.tree.map(lambda leaf: leaf[i], heads)
-        return found.at[i].set(function(head).astype(found.dtype))
-
-    return jax.lax.fori_loop(0, count, step, jnp.zeros(len(jax.tree.leaves(heads)[0])))
-
-
-def needed_key(key: KeyInput | None, why: str, fix: str = "") -> Key[Array, ""]:
-    """The key, or a refusal that says why one is needed."""
-    if key is None:
-        raise ValueError(
-            _checks.message(
-                f"{why} and needs a key", "key=None", f"pass key=jax.random.key(0){fix}"
+    def check_params(self, params: AbstractParams) -> None:
+        """Raise if the head acts on tokens of another dimension."""
+        if params.dim != self.dim:
+            raise ValueError(
+                _checks.message(
+                    f"params must act on tokens of dimension {self.dim}",
+                    f"a head for dimension {params.dim}",
+                    f"pass BlockParams with A of shape ({self.dim - 1}, {self.dim - 1}), or "
+                    f"HeadParams with U of shape ({self.dim}, {self.dim})",
+                )
             )
-        )
-    return _checks.key(key)
 
-
-def checked_attention(attention: str) -> None:
-    """Refuse attentions that do not exist."""
-    if attention not in ("softmax", "linear"):
-        raise ValueError(
-            _checks.message(
-                "attention must be 'softmax' or 'linear'", repr(attention), "name one of them"
-            )
-        )
+    def is_stiff(self, length: float) -> bool:
+        """Whether the gradient flow slows down after its descent, so that an implicit solver pays."""
+        return True

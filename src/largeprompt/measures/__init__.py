@@ -1,15 +1,15 @@
-"""What tokens are drawn from."""
+"""Measures: the laws that tokens are drawn from."""
 
 from ._domain_of_psi import require_domain as require_domain
-from .base import AbstractAutodiffMeasure as AbstractAutodiffMeasure
-from .base import AbstractMeasure as AbstractMeasure
+from .abstract import AbstractAutodiffMeasure as AbstractAutodiffMeasure
+from .abstract import AbstractMeasure as AbstractMeasure
 from .dirac import Dirac as Dirac
 from .empirical import Empirical as Empirical
 from .gaussian import Gaussian as Gaussian
 from .mixture import Mixture as Mixture
-from .product import AbstractProduct as AbstractProduct
-from .product import Rademacher as Rademacher
-from .product import Uniform as Uniform
+from .product_laws import AbstractProduct as AbstractProduct
+from .product_laws import Rademacher as Rademacher
+from .product_laws import Uniform as Uniform
 from .sphere import Sphere as Sphere
 from .tilted_moments import TiltedMoments as TiltedMoments
 from .tilted_moments import tilted_moments as tilted_moments

@@ -1,18 +1,21 @@
-"""The radial functions of the uniform law on a sphere, accurate at every scale.
+"""Radial functions of the uniform law on a sphere, accurate at every scale.
 
 For x uniform on the unit sphere of R^d and nu = d/2 - 1,
 
-    E exp(<u, x>) = M_nu(kappa) = Gamma(nu + 1) (2 / kappa)^nu I_nu(kappa) = 0F1(; nu + 1; kappa^2 / 4),    kappa = |u|,
+    E exp(<u, x>) = M_nu(kappa) = Gamma(nu + 1) (2 / kappa)^nu I_nu(kappa)
+                  = 0F1(; nu + 1; kappa^2 / 4),    kappa = |u|,
 
-with I_nu the modified Bessel function. Three facts carry the whole file:
+with I_nu the modified Bessel function. The method:
 
-* raising the order is harmless: t_nu = M_{nu+1} / M_nu satisfies
-  t_nu = 1 / (1 + x t_{nu+1} / ((nu+1)(nu+2))), x = kappa^2 / 4, a recurrence of positive terms that is stable downwards;
-* at an order mu of about 30 or more Debye's uniform expansion (DLMF 10.41) is exact to rounding for *every* kappa, and in
-  the normalised form used below it vanishes like kappa^2 at the origin, so no digit is lost there either;
-* for large kappa the same recurrence is run on A_nu = I_{nu+1} / I_nu, whose derivative keeps its relative accuracy.
+* The ratio t_nu = M_{nu+1} / M_nu satisfies t_nu = 1 / (1 + x t_{nu+1} / ((nu+1)(nu+2))) with
+  x = kappa^2 / 4, a recurrence of positive terms that is stable for decreasing orders.
+* From order mu = 30 on, Debye's uniform expansion (DLMF 10.41) is exact to rounding for *every*
+  kappa. In the normalised form used below it vanishes like kappa^2 at the origin, so that no digit
+  is lost there.
+* For large kappa the recurrence runs on A_nu = I_{nu+1} / I_nu instead, whose derivative keeps its
+  relative accuracy.
 
-Everything is a function of kappa^2, which is smooth at the origin.
+All functions take kappa^2, in which they are smooth at the origin.
 """
 
 from functools import partial
@@ -22,7 +25,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from ._scalar import sech_squared
+from ._scalar_cumulants import sech_squared
 
 _DEBYE_TERMS = 12
 _DEBYE_ORDER = 30.0  # the expansion is used from this order upwards
@@ -54,20 +57,23 @@ def _debye_sum(table: np.ndarray, order: float) -> np.ndarray:
 
 
 def _raised(dim: int) -> tuple[float, np.ndarray]:
-    """An order mu = nu + N large enough for Debye, and the orders mu - 1, ..., nu stepped through on the way down."""
+    """An order mu = nu + n large enough for Debye's expansion, and the orders mu - 1, ..., nu."""
     nu = dim / 2 - 1
     steps = max(4, int(np.ceil(_DEBYE_ORDER - nu)))
     return nu + steps, nu + np.arange(steps)[::-1]
 
 
 def _log_m_debye(order: float, square: Float[Array, ""]) -> Float[Array, ""]:
-    """Log M at a large order: mu (w - log1p(w/2)) - log1p(w)/2 + log(D(p) / D(1)), w = sqrt(1 + z^2) - 1, z = kappa/mu."""
+    """The function log M_mu at a large order mu.
+
+    It is mu (w - log1p(w/2)) - log1p(w)/2 + log(D(p) / D(1)) with w = sqrt(1 + z^2) - 1 and
+    z = kappa/mu.
+    """
     root = jnp.sqrt(1 + square / order**2)
     w = square / order**2 / (1 + root)
     sums = np.polynomial.Polynomial(_debye_sum(_U, order))
-    in_q = sums(
-        np.polynomial.Polynomial([1.0, -1.0])
-    ).coef  # D as a polynomial in q = 1 - p: D(p) - D(1) has no constant
+    # D as a polynomial in q = 1 - p: D(p) - D(1) has no constant
+    in_q = sums(np.polynomial.Polynomial([1.0, -1.0])).coef
     q = w / root
     gap = jnp.polyval(jnp.asarray(in_q[:0:-1], square.dtype), q) * q
     at_origin = float(in_q[0])
@@ -111,11 +117,9 @@ def _mean_large(dim: int, kappa: Float[Array, ""]) -> Float[Array, ""]:
 
 
 @partial(jax.custom_jvp, nondiff_argnums=(0,))
-@partial(
-    jax.jit, static_argnums=0
-)  # without jit every eager call would compile the scans inside anew
+@partial(jax.jit, static_argnums=0)  # without jit every eager call would compile the scans anew
 def log_m(dim: int, square: Float[Array, ""]) -> Float[Array, ""]:
-    """Log M_nu as a function of kappa^2."""
+    """The function log M_nu of kappa^2."""
     mu, _ = _raised(dim)
     return _log_m_debye(mu, square) + _ratios_small(dim, square)[0]
 
@@ -134,10 +138,8 @@ def mean_over_kappa(dim: int, square: Float[Array, ""]) -> Float[Array, ""]:
 
 @partial(jax.jit, static_argnums=0)
 def radial_variance(dim: int, square: Float[Array, ""]) -> Float[Array, ""]:
-    """A'(kappa), the variance of the tilted law along the tilt, as a function of kappa^2; 1/d at the origin."""
-    if (
-        dim == 1
-    ):  # the two-point sphere: exponentially small, which no difference of ratios can resolve
+    """Variance A'(kappa) of the tilted law along the tilt, as a function of kappa^2; 1/d at 0."""
+    if dim == 1:  # two points: exponentially small, which no difference of ratios can resolve
         return sech_squared(jnp.sqrt(square))
     large = square > 4 * _LARGE * (dim / 2)
     safe_small = jnp.where(large, 1.0, square)

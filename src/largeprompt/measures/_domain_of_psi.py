@@ -1,8 +1,8 @@
-"""Outside the domain of psi, where E e^{<u, x>} is infinite, a measure has no tilt.
+"""Checks that a tilt lies in the domain of psi, where E e^{<u, x>} is finite.
 
-There `log_mgf` is +inf, with derivatives that are NaN at every order, and `tilted_mean`,
-`tilted_cov` and `tilt` raise. A class only overrides `in_domain`: its methods are wrapped when the
-class is created.
+Outside it `log_mgf` is +inf, with NaN derivatives of every order, and `tilted_mean`, `tilted_cov`
+and `tilt` raise. A class only overrides `in_domain`; its other methods are wrapped when the class
+is created.
 """
 
 from collections.abc import Callable
@@ -58,7 +58,7 @@ def require_finite(measure: Any, psi: Float[Array, ""], value: Any) -> Any:
         ~np.isfinite(np.asarray(psi)) if known else ~jnp.isfinite(psi),
         rule="log_mgf must be finite where a measure is tilted",
         received=f"log_mgf(u) = {float(psi)}" if known else "a u where it is NaN or infinite",
-        fix=f"give {type(measure).__name__} a method in_domain(self, u) that says where "
+        fix=f"give {type(measure).__name__} a method in_domain(self, u), true where "
         "E e^<u, x> is finite, and stay inside",
     )
 

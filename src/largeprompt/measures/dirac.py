@@ -1,12 +1,16 @@
-"""A point mass: every token is the same."""
+"""Point masses: all tokens are equal."""
+
+from collections.abc import Callable
 
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from .. import _checks
 from .._typing import ArrayInput, KeyInput
-from .base import AbstractMeasure
+from ._affine_maps import moved
+from .abstract import AbstractMeasure
 from .empirical import Empirical
+from .gaussian import Gaussian
 
 
 class Dirac(AbstractMeasure):
@@ -47,3 +51,30 @@ class Dirac(AbstractMeasure):
 
     def subgaussian_proxy(self) -> Float[Array, ""]:
         return jnp.zeros((), self.dtype)
+
+    def as_gaussian(self) -> Gaussian:
+        """N(point, 0)."""
+        return Gaussian(self.point, jnp.zeros((self.dim, self.dim)), check=False)
+
+    def atoms(self) -> Empirical:
+        return Empirical(self.point[None])
+
+    @property
+    def is_bounded(self) -> bool:
+        return True
+
+    @property
+    def uniforms_needed(self) -> int:
+        return 0
+
+    def from_uniforms(self, uniforms: Float[Array, "n k"]) -> Float[Array, "n d"]:
+        return jnp.broadcast_to(self.point, (len(uniforms), self.dim))
+
+    def push_forward(self, function: Callable[[Array], Array]) -> "Dirac":
+        return Dirac(function(self.point[None])[0])
+
+    def _affine(self, A: Float[Array, "k d"], b: Float[Array, " k"]) -> "Dirac":
+        return Dirac(moved(self.point, A, b))
+
+    def _point(self) -> Float[Array, " d"]:
+        return self.point

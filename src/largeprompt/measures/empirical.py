@@ -1,4 +1,6 @@
-"""A finite prompt: the weighted points of its tokens."""
+"""Finite prompts: weighted points, one for each token."""
+
+from collections.abc import Callable
 
 import equinox as eqx
 import jax
@@ -7,17 +9,20 @@ from jaxtyping import Array, Float
 
 from .. import _checks
 from .._typing import ArrayInput, KeyInput
-from ._scalar import log_mean_exp
-from .base import AbstractMeasure
+from ._affine_maps import moved
+from ._scalar_cumulants import log_mean_exp
+from .abstract import AbstractMeasure
 from .tilted_moments import TiltedMoments, tilted_moments
 
 
 class Empirical(AbstractMeasure):
-    """sum_i w_i delta_{x_i}: psi(u) = log sum_i w_i e^{<u, x_i>}, and the tilt keeps the points and reweights them.
+    """sum_i w_i delta_{x_i}: psi(u) = log sum_i w_i e^{<u, x_i>}; tilting reweights the points.
 
-    A prompt of L tokens is the empirical measure of its tokens; attention on it is exactly softmax attention.
+    A prompt of L tokens is the empirical measure of its tokens; attention on it is softmax
+    attention.
 
-    **Arguments:** `points` of shape (n, d); `weights` of shape (n,), non-negative, normalised for you; uniform if left out.
+    **Arguments:** `points` of shape (n, d); `weights` of shape (n,), non-negative, normalised by
+    the constructor, uniform if left out.
 
     >>> import largeprompt as lp
     >>> prompt = lp.Empirical([[0.0], [1.0]])
@@ -33,7 +38,7 @@ class Empirical(AbstractMeasure):
         if points.ndim == 2 and points.shape[0] == 0:
             raise ValueError(
                 _checks.message(
-                    "a prompt must hold at least one token",
+                    "a prompt must have at least one token",
                     f"points of shape {points.shape}",
                     "pass at least one point, or use the measure itself for the infinite prompt",
                 )
@@ -85,7 +90,7 @@ class Empirical(AbstractMeasure):
         return self.with_log_weights(jax.nn.log_softmax(self._log_weights() + self._scores(u)))
 
     def with_log_weights(self, log_weights: Float[Array, " n"] | None) -> "Empirical":
-        """The same points under other weights, given by their normalised logarithms (None: uniform)."""
+        """The same points with other weights, given as normalised logarithms (None: uniform)."""
         return eqx.tree_at(
             lambda mu: mu.log_weights, self, log_weights, is_leaf=lambda leaf: leaf is None
         )
@@ -99,6 +104,31 @@ class Empirical(AbstractMeasure):
         return Empirical(self.points[chosen])
 
     def subgaussian_proxy(self) -> Float[Array, ""]:
-        """max_i |x_i - mean|^2 over the points that carry weight: valid for every tilt, not tight."""
+        """max_i |x_i - mean|^2 over points of positive weight: valid for all tilts, not tight."""
         distances = jnp.sum((self.points - self.mean()) ** 2, axis=-1)
         return jnp.max(jnp.where(self._log_weights() > -jnp.inf, distances, 0.0))
+
+    def as_prompt(self) -> "Empirical":
+        return self
+
+    def atoms(self) -> "Empirical":
+        return self
+
+    @property
+    def is_bounded(self) -> bool:
+        return True
+
+    @property
+    def uniforms_needed(self) -> int:
+        return 1
+
+    def from_uniforms(self, uniforms: Float[Array, "n k"]) -> Float[Array, "n d"]:
+        chosen = jnp.searchsorted(jnp.cumsum(self.weights), uniforms[:, 0])
+        return self.points[chosen.clip(0, self.n - 1)]
+
+    def push_forward(self, function: Callable[[Array], Array]) -> "Empirical":
+        """The images of the points, with the same weights."""
+        return Empirical(function(self.points)).with_log_weights(self.log_weights)
+
+    def _affine(self, A: Float[Array, "k d"], b: Float[Array, " k"]) -> "Empirical":
+        return self.push_forward(lambda points: moved(points, A, b))

@@ -1,24 +1,27 @@
-"""Gaussian tokens, singular covariances included: the case in which infinite-prompt attention is linear."""
+"""Gaussian tokens, for which attention on the infinite prompt is affine in the query."""
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
+from jax.scipy.special import ndtri
 from jaxtyping import Array, Float
 
 from .. import _checks
 from .._linalg import psd_sqrt
 from .._typing import ArrayInput, KeyInput
-from .base import AbstractMeasure
+from ._affine_maps import moved, sandwich
+from .abstract import AbstractMeasure
 from .empirical import Empirical
 
 
 class Gaussian(AbstractMeasure):
     """N(m, G): psi(u) = <m, u> + u'Gu/2, and the tilt at u is N(m + G u, G).
 
-    Hence Lemma 2.1 (Castin et al. 2025; Boursier & Boyer 2026): T[N(m, G)](z) = V m + V G U z, affine in the query.
-    G may be singular, rank 0 included.
+    Hence Lemma 2.1 (Castin et al. 2025; Boursier & Boyer 2026): T[N(m, G)](z) = V m + V G U z. G
+    may be singular, rank 0 included.
 
-    **Arguments:** `mean` of shape (d,); `cov` of shape (d, d), symmetric positive semi-definite; `check=False` skips the
-    eigenvalues for a matrix that is a covariance by construction.
+    **Arguments:** `mean` of shape (d,); `cov` of shape (d, d), symmetric positive semi-definite.
+    `check=False` skips the validation of `cov`, for matrices that are covariances by construction.
 
     >>> import largeprompt as lp
     >>> mu = lp.Gaussian([1.0, 0.0], [[2.0, 0.0], [0.0, 0.0]])
@@ -36,7 +39,7 @@ class Gaussian(AbstractMeasure):
 
     @classmethod
     def from_factor(cls, mean: ArrayInput, B: ArrayInput) -> "Gaussian":
-        """The law of m + B g with g standard normal: N(m, B B'), positive semi-definite by construction."""
+        """The law N(m, B B') of m + B g, g standard normal."""
         factor = _checks.shaped("B", _checks.finite("B", B), ("d", "k"))
         return cls(mean, jnp.matmul(factor, factor.T, precision="highest"), check=False)
 
@@ -67,3 +70,18 @@ class Gaussian(AbstractMeasure):
 
     def subgaussian_proxy(self) -> Float[Array, ""]:
         return jnp.maximum(jnp.linalg.eigvalsh(self.covariance)[-1], 0.0)
+
+    def as_gaussian(self) -> "Gaussian":
+        return self
+
+    @property
+    def uniforms_needed(self) -> int:
+        return self.dim
+
+    @eqx.filter_jit
+    def from_uniforms(self, uniforms: Float[Array, "n k"]) -> Float[Array, "n d"]:
+        root = psd_sqrt(self.covariance)
+        return self.centre + jnp.matmul(ndtri(uniforms), root, precision="highest")
+
+    def _affine(self, A: Float[Array, "k d"], b: Float[Array, " k"]) -> "Gaussian":
+        return Gaussian(moved(self.centre, A, b), sandwich(A, self.covariance), check=False)

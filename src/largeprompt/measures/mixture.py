@@ -1,4 +1,4 @@
-"""Mixtures: attention on them is a query-gated combination of what it is on the parts."""
+"""Mixtures: attention on them is a query-gated combination of attention on the components."""
 
 from collections.abc import Sequence
 
@@ -9,17 +9,19 @@ from jaxtyping import Array, Bool, Float
 
 from .. import _checks
 from .._typing import ArrayInput, KeyInput
-from ._scalar import log_mean_exp
-from .base import AbstractMeasure
+from ._scalar_cumulants import log_mean_exp
+from .abstract import AbstractMeasure
 from .empirical import Empirical
+from .gaussian import Gaussian
 
 
 class Mixture(AbstractMeasure):
-    """sum_k pi_k mu_k: psi(u) = log sum_k pi_k e^{psi_k(u)}; the tilt is the mixture of the tilts, reweighted.
+    """sum_k pi_k mu_k: psi(u) = log sum_k pi_k e^{psi_k(u)}; the tilt is a mixture of the tilts.
 
-    Its weights at u are softmax_k(log pi_k + psi_k(u)): the gate through which a query chooses among the parts.
+    The weights of the tilt at u are softmax_k(log pi_k + psi_k(u)), a gate controlled by the query.
 
-    **Arguments:** `weights` of shape (k,), non-negative, normalised for you; `components`, k measures of one dimension.
+    **Arguments:** `weights` of shape (k,), non-negative, normalised by the constructor;
+    `components`, k measures of the same dimension.
 
     >>> import largeprompt as lp
     >>> print(lp.Mixture([1, 3], [lp.Dirac([0.0]), lp.Dirac([1.0])]).mean())
@@ -88,9 +90,47 @@ class Mixture(AbstractMeasure):
         return Empirical(draws[chosen, jnp.arange(n)])
 
     def subgaussian_proxy(self) -> Float[Array, ""]:
-        """max_k proxy_k + max_k |mean_k - mean|^2: within the parts, plus between their means; valid, not tight."""
+        """max_k proxy_k + max_k |mean_k - mean|^2: valid, not tight."""
         means = jnp.stack([part.mean() for part in self.components])
         within = jnp.stack([part.subgaussian_proxy() for part in self.components])
         between = jnp.sum((means - self.weights @ means) ** 2, axis=-1)
         present = self.log_weights > -jnp.inf
         return jnp.max(jnp.where(present, within, 0.0)) + jnp.max(jnp.where(present, between, 0.0))
+
+    def as_gaussian(self) -> Gaussian | None:
+        """The Gaussian of a mixture with one component."""
+        return self.components[0].as_gaussian() if len(self.components) == 1 else None
+
+    def atoms(self) -> Empirical | None:
+        parts = [part.atoms() for part in self.components]
+        found = [part for part in parts if part is not None]
+        if len(found) < len(parts):
+            return None
+        weights = [w * part.weights for w, part in zip(self.weights, found, strict=True)]
+        return Empirical(jnp.concatenate([part.points for part in found]), jnp.concatenate(weights))
+
+    def mixture(self) -> tuple[Float[Array, " k"], tuple[AbstractMeasure, ...]]:
+        return self.weights, self.components
+
+    @property
+    def is_bounded(self) -> bool:
+        return all(part.is_bounded for part in self.components)
+
+    @property
+    def uniforms_needed(self) -> int | None:
+        """One uniform chooses the component, the others make its token."""
+        needed = [part.uniforms_needed for part in self.components]
+        known = [number for number in needed if number is not None]
+        return 1 + max(known) if len(known) == len(needed) else None
+
+    def from_uniforms(self, uniforms: Float[Array, "n k"]) -> Float[Array, "n d"]:
+        chosen = jnp.searchsorted(jnp.cumsum(self.weights), uniforms[:, 0])
+        tokens = [
+            part.from_uniforms(uniforms[:, 1 : 1 + (part.uniforms_needed or 0)])
+            for part in self.components
+        ]
+        chosen = chosen.clip(0, len(self.components) - 1)
+        return jnp.stack(tokens)[chosen, jnp.arange(len(uniforms))]
+
+    def _affine(self, A: Float[Array, "j d"], b: Float[Array, " j"]) -> "Mixture":
+        return Mixture(self.weights, [part.affine(A, b) for part in self.components])

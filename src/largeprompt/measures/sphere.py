@@ -1,24 +1,31 @@
-"""Tokens on a sphere, and their tilts: von Mises-Fisher laws."""
+"""Tokens on a sphere: the uniform law and its tilts, the von Mises-Fisher laws."""
 
+import math
 from functools import partial
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
+from jax.scipy.special import ndtri
 from jaxtyping import Array, Float, Key
 
 from .. import _checks
+from .._float64 import is_traced
 from .._typing import ArrayInput, KeyInput
-from . import _bessel, _scalar
-from .base import AbstractMeasure
+from . import _bessel
+from . import _scalar_cumulants as scalar
+from ._gauss_points import LOG_CUTOFF, POINTS_PER_AXIS, gauss_legendre
+from .abstract import AbstractMeasure
 from .empirical import Empirical
 
 
 class Sphere(AbstractMeasure):
-    """Uniform law on the sphere of radius r in R^d: psi(u) = log of the normalised Bessel function I_{d/2-1}(r |u|).
+    """Uniform law on the sphere of radius r in R^d.
 
-    Its tilts are the von Mises-Fisher laws, which this class also represents: `natural` is their natural parameter, 0 for
-    the uniform law, and `tilt(u)` adds u to it. The radial functions are in `_bessel`.
+    psi(u) is the logarithm of the normalised Bessel function I_{d/2-1}(r |u|). The tilts are the
+    von Mises-Fisher laws, which this class also represents: their natural parameter `natural` is 0
+    for the uniform law, and `tilt(u)` adds u to it.
 
     **Arguments:** `d`, the dimension of the space; `radius` > 0.
 
@@ -51,7 +58,7 @@ class Sphere(AbstractMeasure):
         def psi(theta: Array) -> Array:
             return _bessel.log_m(self.dim, self._square(theta))
 
-        return _scalar.increment(psi, self._mean_at, self.natural, self._vector(u), self.radius)
+        return scalar.increment(psi, self._mean_at, self.natural, self._vector(u), self.radius)
 
     def tilted_mean(self, u: ArrayInput) -> Float[Array, " d"]:
         return self._mean_at(self.natural + self._vector(u))
@@ -72,7 +79,7 @@ class Sphere(AbstractMeasure):
         return eqx.tree_at(lambda mu: mu.natural, self, self.natural + self._vector(u))
 
     def sample(self, key: KeyInput, n: int) -> Empirical:
-        """Exact draws: the height along the mean direction by rejection (Wood 1994), the rest uniform."""
+        """Draws by rejection (Wood 1994) of the height along the mean direction."""
         n = _checks.count("n", n)
         for_height, for_rest = jax.random.split(_checks.key(key))
         kappa = jnp.sqrt(self._square(self.natural))
@@ -94,15 +101,45 @@ class Sphere(AbstractMeasure):
     def subgaussian_proxy(self) -> Float[Array, ""]:
         return self.radius**2 / self.dim
 
+    def atoms(self) -> Empirical | None:
+        """The two points of a sphere in dimension 1."""
+        if self.dim > 1:
+            return None
+        ends = self.radius * jnp.array([[-1.0], [1.0]], self.dtype)
+        return Empirical(ends, jax.nn.softmax(ends @ self.natural))
+
+    def quadrature(self, level: int = 0) -> Empirical | None:
+        """Points on the circle, or a product rule on the sphere of R^3; needs concrete numbers."""
+        if self.dim not in (2, 3):
+            return None
+        natural, radius = np.asarray(self.natural, np.float64), float(self.radius)
+        points, weights = _polar_rule(natural, radius, int(POINTS_PER_AXIS[2] * 2**level))
+        return Empirical(jnp.asarray(points, self.dtype), weights)
+
+    @property
+    def is_bounded(self) -> bool:
+        return True
+
+    @property
+    def uniforms_needed(self) -> int | None:
+        """d for the uniform law; None for a von Mises-Fisher law and for traced parameters."""
+        uniform = not is_traced(self.natural) and not np.any(np.asarray(self.natural))
+        return self.dim if uniform else None
+
+    def from_uniforms(self, uniforms: Float[Array, "n k"]) -> Float[Array, "n d"]:
+        normal = ndtri(uniforms)
+        return self.radius * normal / jnp.linalg.norm(normal, axis=-1, keepdims=True)
+
 
 @partial(jax.jit, static_argnums=(1, 2))
 def _vmf_heights(
     key: Key[Array, ""], n: int, dim: int, kappa: Float[Array, ""]
 ) -> Float[Array, " n"]:
-    """N draws of the density proportional to e^{kappa w} (1 - w^2)^{(d-3)/2} on [-1, 1], by rejection.
+    """`n` draws of the density proportional to e^{kappa w} (1 - w^2)^{(d-3)/2} on [-1, 1].
 
-    A. T. A. Wood, Simulation of the von Mises Fisher distribution, Comm. Statist. Simulation Comput. 23 (1994). At least
-    about two thirds of the proposals are accepted whatever kappa and d, so the loop below ends after a few rounds.
+    A. T. A. Wood, Simulation of the von Mises Fisher distribution, Comm. Statist. Simulation
+    Comput. 23 (1994). About two thirds of the proposals or more are accepted for all kappa and d,
+    so the loop ends after a few rounds.
     """
     kappa = jax.lax.stop_gradient(kappa)
     half = (dim - 1) / 2
@@ -113,7 +150,8 @@ def _vmf_heights(
     def propose(state: tuple) -> tuple:
         key, heights, accepted = state
         key, for_beta, for_test = jax.random.split(key, 3)
-        # Beta(half, half) from two chi-squares with d - 1 degrees: far less to compile than jax.random.beta
+        # Beta(half, half) from two chi-squares with d - 1 degrees: compiles faster than
+        # jax.random.beta
         squares = jnp.sum(jax.random.normal(for_beta, (2, n, dim - 1), kappa.dtype) ** 2, axis=-1)
         beta = squares[0] / (squares[0] + squares[1])
         fresh = (1 - (1 + b) * beta) / (1 - (1 - b) * beta)
@@ -123,3 +161,33 @@ def _vmf_heights(
 
     start = (key, jnp.zeros(n, kappa.dtype), jnp.zeros(n, bool))
     return jax.lax.while_loop(lambda state: ~jnp.all(state[2]), propose, start)[1]
+
+
+def _polar_rule(natural: np.ndarray, radius: float, count: int) -> tuple[np.ndarray, np.ndarray]:
+    """Points and weights in polar coordinates about the mean direction, d = 2 or 3.
+
+    The density there is e^{kappa cos(angle)}.
+    """
+    dim, size = len(natural), float(np.linalg.norm(natural))
+    kappa = radius * size
+    around = np.pi * np.arange(4 * count) / (2 * count)
+    if dim == 2 and kappa > LOG_CUTOFF:
+        # 2 sin(angle/2) = r / sqrt(kappa) makes the density exactly e^{-r^2/2}
+        r = math.sqrt(2 * LOG_CUTOFF) * (2 * np.arange(2 * count) + 1 - 2 * count) / (2 * count)
+        angle = 2 * np.arcsin(r / (2 * math.sqrt(kappa)))
+        height, across = np.cos(angle)[:, None], np.sin(angle)[:, None]
+        weights = np.exp(-(r**2) / 2) / np.cos(angle / 2)
+    elif dim == 2:
+        height, across = np.cos(around)[:, None], np.sin(around)[:, None]
+        weights = np.exp(kappa * (height[:, 0] - 1))
+    else:
+        end = np.array(min(2.0, LOG_CUTOFF / max(kappa, 1e-300)))
+        depth, w = gauss_legendre(np.array(0.0), end, 2 * count)
+        h, a = (g.ravel() for g in np.meshgrid(depth, around, indexing="ij"))
+        flat = np.sqrt(h * (2 - h))
+        height, across = 1 - h[:, None], np.stack([flat * np.cos(a), flat * np.sin(a)], -1)
+        weights = np.repeat(w, len(around)) * np.exp(-kappa * h)
+    axis = natural / size if size > 0 else np.eye(dim)[0]
+    # the axis and an orthonormal basis of its complement
+    frame = np.linalg.svd(axis[None], full_matrices=True)[2]
+    return radius * (height * axis + across @ frame[1:]), weights

@@ -1,11 +1,13 @@
-"""Tilted moments of a finite set of tokens: one summary, computed per block and merged across blocks.
+"""Tilted moments of a finite set of tokens, computed by block and merged.
 
-For tokens x_i with weights w_i and a tilt u the summary holds
+For tokens x_i with weights w_i and a tilt u these are
 
-    log Z = log sum_i w_i e^{<u, x_i>},    mean = sum_i p_i x_i,    cov = sum_i p_i (x_i - mean)(x_i - mean)',
+    log Z = log sum_i w_i e^{<u, x_i>},
+    mean = sum_i p_i x_i,
+    cov = sum_i p_i (x_i - mean)(x_i - mean)',
 
-p_i = w_i e^{<u, x_i>} / Z. Two summaries of disjoint sets of tokens merge into the summary of their union; the merge is
-associative and commutative, so blocks of one array, and shards of one prompt, are put together by the same function.
+p_i = w_i e^{<u, x_i>} / Z. The moments of disjoint sets of tokens merge into those of their union.
+The merge is associative and commutative, so it serves blocks of an array and shards of a prompt.
 """
 
 from functools import partial
@@ -15,49 +17,39 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from .._softmax_sums import SoftmaxSums, finite_top
+
 # sizes to try, nearest to 1000 first: measured flat from 500 to 5000
 _CHUNKS = sorted(range(512, 4097), key=lambda size: abs(size - 1000))
 
 
 class TiltedMoments(eqx.Module):
-    """(log normaliser, weighted mean, weighted covariance or None) of tokens tilted by u; leading axes are queries."""
+    """Log normaliser, mean and covariance (or None) of tilted tokens; leading axes are queries."""
 
     log_normaliser: Float[Array, "*batch"]
     mean: Float[Array, "*batch d"]
     cov: Float[Array, "*batch d d"] | None
 
     def merge(self, other: "TiltedMoments") -> "TiltedMoments":
-        """The summary of the union of the two sets of tokens."""
-        total = jnp.logaddexp(self.log_normaliser, other.log_normaliser)
-        # a side that carries no weight (log 0) gets weight 0 even if both are empty
-        share = jnp.where(
-            other.log_normaliser == -jnp.inf, 0.0, jnp.exp(other.log_normaliser - total)
-        )
-        gap = other.mean - self.mean
-        mean = self.mean + share[..., None] * gap
-        if self.cov is None or other.cov is None:
-            return TiltedMoments(total, mean, None)
-        spread = gap[..., :, None] * gap[..., None, :]
-        weight = share[..., None, None]
-        cov = (1 - weight) * self.cov + weight * other.cov + weight * (1 - weight) * spread
-        return TiltedMoments(total, mean, cov)
+        """Moments of the union of two sets of tokens."""
+        return jax.tree.map(lambda *pair: jnp.stack(pair), self, other).union()
 
     def union(self) -> "TiltedMoments":
-        """The summary of all sets of tokens along the first axis."""
-        top = jnp.max(self.log_normaliser, axis=0)
-        top = jnp.where(jnp.isfinite(top), top, 0.0)
-        weights = jnp.exp(self.log_normaliser - top)
-        total = jnp.sum(weights, axis=0)
-        shares = weights / jnp.where(total > 0, total, 1.0)
-        mean = jnp.sum(shares[..., None] * self.mean, axis=0)
-        log_normaliser = top + jnp.log(total)
+        """Moments of the union of all sets of tokens along the first axis."""
+        logs = self.log_normaliser
+        top = finite_top(jax.lax.stop_gradient(jnp.max(logs, axis=0, keepdims=True)))
+
+        def average(values: Array) -> tuple[Array, Array]:
+            sums = SoftmaxSums(logs, (jnp.ones_like(logs), values))
+            log_normaliser, (found,) = sums.total_from(top, 0).averages()
+            return log_normaliser, found
+
+        log_normaliser, mean = average(self.mean)
         if self.cov is None:
             return TiltedMoments(log_normaliser, mean, None)
         gaps = self.mean - mean
-        spread = self.cov + gaps[..., :, None] * gaps[..., None, :]
-        return TiltedMoments(
-            log_normaliser, mean, jnp.sum(shares[..., None, None] * spread, axis=0)
-        )
+        _, cov = average(self.cov + gaps[..., :, None] * gaps[..., None, :])
+        return TiltedMoments(log_normaliser, mean, cov)
 
 
 @partial(jax.jit, static_argnames="with_cov")
@@ -68,9 +60,9 @@ def tilted_moments(
     *,
     with_cov: bool = False,
 ) -> TiltedMoments:
-    """The summary of all points at once, for q tilts; `log_weights=None` means weight 1 each (not normalised).
+    """Moments of all points at once, for q tilts; `log_weights=None` means weight 1 for each point.
 
-    Points narrower than the tilts (bfloat16 tokens) are widened here, a block at a time: all arithmetic has the tilts' precision.
+    Points of lower precision than the tilts (bfloat16 tokens) are cast to the dtype of the tilts.
     """
     points = points.astype(tilts.dtype)
     if log_weights is not None:
@@ -78,13 +70,10 @@ def tilted_moments(
     scores = _scores(points, tilts)
     if log_weights is not None:
         scores = scores + log_weights
-    top = jax.lax.stop_gradient(jnp.max(scores, axis=-1, keepdims=True))
-    top = jnp.where(jnp.isfinite(top), top, 0.0)  # a block of zero weights: every score is -inf
-    terms = jnp.exp(scores - top)
-    total = jnp.sum(terms, axis=-1, keepdims=True)
-    inverse = jnp.where(total > 0, 1 / jnp.where(total > 0, total, 1.0), 0.0)
-    mean = _weighted_sums(terms, points) * inverse
-    log_normaliser = (top + jnp.log(total))[..., 0]
+    top = finite_top(jax.lax.stop_gradient(jnp.max(scores, axis=-1)))
+    terms = jnp.exp(scores - top[:, None])
+    sums = SoftmaxSums(top, (jnp.sum(terms, axis=-1), _weighted_sums(terms, points)))
+    log_normaliser, (mean,) = sums.averages()
     if not with_cov:
         return TiltedMoments(log_normaliser, mean, None)
 
@@ -92,25 +81,26 @@ def tilted_moments(
         gaps = points - centre
         return jnp.matmul((probabilities[:, None] * gaps).T, gaps, precision="highest")
 
-    # one tilt at a time: n x d numbers of work space instead of q x n x d
-    cov = jax.lax.map(lambda pair: covariance(*pair), (terms * inverse, mean))
+    # one tilt at a time: needs memory for n x d numbers instead of q x n x d
+    total = sums.first[0]
+    probabilities = terms / jnp.where(total > 0, total, 1.0)[:, None]
+    cov = jax.lax.map(lambda pair: covariance(*pair), (probabilities, mean))
     return TiltedMoments(log_normaliser, mean, cov)
 
 
 def _scores(points: Float[Array, "n d"], tilts: Float[Array, "q d"]) -> Float[Array, "q n"]:
-    if (
-        tilts.shape[0] == 1
-    ):  # a matrix-vector product, which XLA runs on all cores; its 1-row product it does not
+    if tilts.shape[0] == 1:  # XLA runs a matrix-vector product on all cores, a 1-row product not
         return jnp.matmul(points, tilts[0], precision="highest")[None]
     return jnp.matmul(tilts, points.T, precision="highest")
 
 
 def _weighted_sums(terms: Float[Array, "q n"], points: Float[Array, "n d"]) -> Float[Array, "q d"]:
-    """Terms @ points. For one query a long vector-matrix product is summed chunk by chunk.
+    """The product terms @ points; for one query and many tokens it is summed by chunks.
 
-    XLA on a CPU runs a plain vector-matrix product on one core and adds its n terms one after the other, which in float32
-    costs two digits at n = 1e6. A batch of short products is threaded and pairwise. Slicing or padding the tokens would
-    copy them, so the chunk must divide n; where no divisor fits, a product with a second row of zeros serves.
+    XLA on a CPU runs a plain vector-matrix product on one core and adds its n terms sequentially,
+    which in float32 loses two digits at n = 1e6. A batch of short products is threaded and summed
+    pairwise. Slicing or padding the tokens would copy them, so the chunk must divide n; if no
+    divisor fits, a second row of zeros makes it a matrix product.
     """
     n = points.shape[0]
     if terms.shape[0] != 1 or n < 4 * _CHUNKS[0]:

@@ -1,5 +1,7 @@
-"""Images and sums of measures, the tilt of a user's own measure, and the families that are closed under them."""
+"""Affine images, independent sums and tilts of arbitrary measures."""
 
+import math
+from collections.abc import Sequence
 from functools import reduce
 
 import jax
@@ -8,15 +10,19 @@ from jaxtyping import Array, Bool, Float
 
 from .. import _checks
 from .._typing import ArrayInput, KeyInput
-from .base import AbstractMeasure
-from .dirac import Dirac
+from ._affine_maps import moved, sandwich
+from .abstract import AbstractMeasure
 from .empirical import Empirical
 from .gaussian import Gaussian
-from .mixture import Mixture
+
+_MOST_ATOMS = 4096  # of a sum, which has the product of the numbers of atoms of its parts
 
 
 class AffineImage(AbstractMeasure):
-    """The law of A x + b with x ~ measure: psi(u) = <b, u> + psi_x(A'u). Made by `measure.affine(A, b)`."""
+    """The law of A x + b with x ~ measure: psi(u) = <b, u> + psi_x(A'u).
+
+    `measure.affine(A, b)` returns it, unless the measure's family is closed under affine maps.
+    """
 
     measure: AbstractMeasure
     A: Float[Array, "k d"]
@@ -43,7 +49,7 @@ class AffineImage(AbstractMeasure):
 
     def tilted_cov(self, u: ArrayInput) -> Float[Array, "k k"]:
         inner = self.measure.tilted_cov(self._pulled_back(u))
-        return _sandwich(self.A, inner)
+        return sandwich(self.A, inner)
 
     def tilt(self, u: ArrayInput) -> "AffineImage":
         return AffineImage(self.measure.tilt(self._pulled_back(u)), self.A, self.b)
@@ -56,14 +62,45 @@ class AffineImage(AbstractMeasure):
         return self.measure.finite_everywhere
 
     def sample(self, key: KeyInput, n: int) -> Empirical:
-        return Empirical(_pushed(self.measure.sample(key, n).points, self.A, self.b))
+        return Empirical(moved(self.measure.sample(key, n).points, self.A, self.b))
 
     def subgaussian_proxy(self) -> Float[Array, ""]:
         return jnp.linalg.norm(self.A, 2) ** 2 * self.measure.subgaussian_proxy()
 
+    def as_gaussian(self) -> Gaussian | None:
+        inner = self.measure.as_gaussian()
+        return None if inner is None else inner._affine(self.A, self.b)
+
+    def atoms(self) -> Empirical | None:
+        inner = self.measure.atoms()
+        return None if inner is None else inner._affine(self.A, self.b)
+
+    def quadrature(self, level: int = 0) -> Empirical | None:
+        inner = self.measure.quadrature(level)
+        return None if inner is None else inner._affine(self.A, self.b)
+
+    def mixture(self) -> tuple[Float[Array, " j"], tuple[AbstractMeasure, ...]]:
+        weights, components = self.measure.mixture()
+        return weights, tuple(part.affine(self.A, self.b) for part in components)
+
+    @property
+    def is_bounded(self) -> bool:
+        return self.measure.is_bounded
+
+    @property
+    def uniforms_needed(self) -> int | None:
+        return self.measure.uniforms_needed
+
+    def from_uniforms(self, uniforms: Float[Array, "n j"]) -> Float[Array, "n k"]:
+        return moved(self.measure.from_uniforms(uniforms), self.A, self.b)
+
+    def _affine(self, A: Float[Array, "j k"], b: Float[Array, " j"]) -> "AffineImage":
+        inner = jnp.matmul(A, self.A, precision="highest")
+        return AffineImage(self.measure, inner, moved(self.b, A, b))
+
 
 class IndependentSum(AbstractMeasure):
-    """The law of a sum of independent parts: psi is the sum of the psi's. Made by `mu + nu`."""
+    """The law of a sum of independent parts, whose psi add up; returned by `mu + nu`."""
 
     parts: tuple[AbstractMeasure, ...]
 
@@ -101,9 +138,45 @@ class IndependentSum(AbstractMeasure):
     def subgaussian_proxy(self) -> Float[Array, ""]:
         return jnp.sum(jnp.stack([part.subgaussian_proxy() for part in self.parts]))
 
+    def as_gaussian(self) -> Gaussian | None:
+        parts = [part.as_gaussian() for part in self.parts]
+        found = [part for part in parts if part is not None]
+        return _sum_of_gaussians(found) if len(found) == len(parts) else None
+
+    def atoms(self) -> Empirical | None:
+        """All sums of one atom of each part, at most 4096 of them."""
+        parts = [part.atoms() for part in self.parts]
+        found = [part for part in parts if part is not None]
+        if len(found) < len(parts) or math.prod(part.n for part in found) > _MOST_ATOMS:
+            return None
+        return reduce(_sums_of_atoms, found)
+
+    @property
+    def is_bounded(self) -> bool:
+        return all(part.is_bounded for part in self.parts)
+
+    @property
+    def uniforms_needed(self) -> int | None:
+        needed = [part.uniforms_needed for part in self.parts]
+        known = [number for number in needed if number is not None]
+        return sum(known) if len(known) == len(needed) else None
+
+    def from_uniforms(self, uniforms: Float[Array, "n k"]) -> Float[Array, "n d"]:
+        total, start = jnp.zeros((len(uniforms), self.dim)), 0
+        for part in self.parts:
+            end = start + (part.uniforms_needed or 0)
+            total, start = total + part.from_uniforms(uniforms[:, start:end]), end
+        return total
+
+    def _terms(self) -> tuple[AbstractMeasure, ...]:
+        return self.parts
+
 
 class Tilted(AbstractMeasure):
-    """The tilt of a measure known only by its cumulant function: psi(v) = psi_x(theta + v) - psi_x(theta)."""
+    """The tilt of any measure by theta: psi(v) = psi_x(theta + v) - psi_x(theta).
+
+    Returned by `AbstractAutodiffMeasure.tilt`.
+    """
 
     measure: AbstractMeasure
     natural: Float[Array, " d"]
@@ -138,87 +211,61 @@ class Tilted(AbstractMeasure):
     def sample(self, key: KeyInput, n: int) -> Empirical:
         raise ValueError(
             _checks.message(
-                "a tilt can be sampled only where the measure says how",
-                f"the tilt of a {type(self.measure).__name__}, known by log_mgf alone",
-                "reweight a sample, measure.sample(key, n).tilt(u), or give your class a `tilt` method",
+                "sample needs a measure with a sampler",
+                f"the tilt of a {type(self.measure).__name__}, known by log_mgf only",
+                "reweight a sample, measure.sample(key, n).tilt(u), "
+                "or give your class a `tilt` method",
             )
         )
 
     def subgaussian_proxy(self) -> Float[Array, ""]:
         raise ValueError(
             _checks.message(
-                "the variance proxy of a tilt is known only for the built-in families",
+                "subgaussian_proxy of a tilt is only known for built-in measures",
                 f"the tilt of a {type(self.measure).__name__}",
                 "give your class a `tilt` method that returns a measure with a proxy",
             )
         )
 
+    def as_gaussian(self) -> Gaussian | None:
+        inner = self.measure.as_gaussian()
+        return None if inner is None else inner.tilt(self.natural)
 
-def affine_image(
-    measure: AbstractMeasure, A: ArrayInput, b: ArrayInput | None = None
-) -> AbstractMeasure:
-    """The law of A x + b, inside its own family where that family is closed under affine maps."""
-    A = _checks.shaped("A", _checks.finite("A", A), ("k", measure.dim)).astype(measure.dtype)
-    b = jnp.zeros(A.shape[0], A.dtype) if b is None else _checks.finite("b", b).astype(A.dtype)
-    b = _checks.shaped("b", b, (A.shape[0],))
-    match measure:
-        case Dirac():
-            return Dirac(_pushed(measure.point, A, b))
-        case Gaussian():
-            cov = _sandwich(A, measure.covariance)
-            return Gaussian(_pushed(measure.centre, A, b), cov, check=False)
-        case Empirical():
-            moved = Empirical(_pushed(measure.points, A, b))
-            return moved.with_log_weights(measure.log_weights)
-        case Mixture():
-            parts = [affine_image(part, A, b) for part in measure.components]
-            return Mixture(measure.weights, parts)
-        case AffineImage():
-            inner = jnp.matmul(A, measure.A, precision="highest")
-            return AffineImage(measure.measure, inner, _pushed(measure.b, A, b))
-        case _:
-            return AffineImage(measure, A, b)
+    def atoms(self) -> Empirical | None:
+        inner = self.measure.atoms()
+        return None if inner is None else inner.tilt(self.natural)
+
+    def quadrature(self, level: int = 0) -> Empirical | None:
+        inner = self.measure.quadrature(level)
+        return None if inner is None else inner.tilt(self.natural)
+
+    @property
+    def is_bounded(self) -> bool:
+        return self.measure.is_bounded
 
 
-def without_spread(measure: Dirac) -> Gaussian:
-    """A point mass as the Gaussian of covariance zero: formulas for Gaussians then serve it too."""
-    return Gaussian(measure.point, jnp.zeros((measure.dim, measure.dim)), check=False)
-
-
-def independent_sum(first: AbstractMeasure, second: AbstractMeasure) -> AbstractMeasure:
-    """The law of x + y, x and y independent: Gaussians add up to a Gaussian, a point mass only shifts."""
-    first, second = _checks.measures("the terms of a sum", (first, second), AbstractMeasure)
-    match first, second:
-        case Gaussian(), Gaussian():
-            cov = first.covariance + second.covariance
-            return Gaussian(first.centre + second.centre, cov, check=False)
-        case Dirac(), _:
-            return second.affine(jnp.eye(second.dim), first.point)
-        case _, Dirac():
-            return first.affine(jnp.eye(first.dim), second.point)
-        case _:
-            return IndependentSum(_gathered((*_terms(first), *_terms(second))))
-
-
-def _gathered(terms: tuple[AbstractMeasure, ...]) -> tuple[AbstractMeasure, ...]:
-    """The terms, all Gaussians among them added up in the place of the first."""
-    normal = [i for i, term in enumerate(terms) if isinstance(term, Gaussian)]
+def sum_of(terms: tuple[AbstractMeasure, ...]) -> AbstractMeasure:
+    """The law of a sum of independent terms; the Gaussians among them are added up."""
+    found = [term.as_gaussian() for term in terms]
+    normal = [gaussian for gaussian in found if gaussian is not None]
     if len(normal) < 2:
-        return terms
-    others = [term for term in terms if not isinstance(term, Gaussian)]
-    others.insert(normal[0], reduce(independent_sum, [terms[i] for i in normal]))
-    return tuple(others)
+        return IndependentSum(terms)
+    total = _sum_of_gaussians(normal)
+    if len(normal) == len(terms):
+        return total
+    others = [term for term, gaussian in zip(terms, found, strict=True) if gaussian is None]
+    place = next(i for i, gaussian in enumerate(found) if gaussian is not None)
+    return IndependentSum((*others[:place], total, *others[place:]))
 
 
-def _terms(measure: AbstractMeasure) -> tuple[AbstractMeasure, ...]:
-    return measure.parts if isinstance(measure, IndependentSum) else (measure,)
+def _sum_of_gaussians(terms: Sequence[Gaussian]) -> Gaussian:
+    centre = sum((term.centre for term in terms[1:]), start=terms[0].centre)
+    covariance = sum((term.covariance for term in terms[1:]), start=terms[0].covariance)
+    return Gaussian(centre, covariance, check=False)
 
 
-def _pushed(points: Array, A: Float[Array, "k d"], b: Float[Array, " k"]) -> Array:
-    return jnp.matmul(points, A.T, precision="highest") + b
-
-
-def _sandwich(A: Float[Array, "k d"], cov: Float[Array, "d d"]) -> Float[Array, "k k"]:
-    """A cov A', symmetric to the last bit."""
-    image = jnp.matmul(jnp.matmul(A, cov, precision="highest"), A.T, precision="highest")
-    return (image + image.T) / 2
+def _sums_of_atoms(first: Empirical, second: Empirical) -> Empirical:
+    """x + y for every atom x of the first and y of the second."""
+    points = first.points[:, None] + second.points
+    weights = first.weights[:, None] * second.weights
+    return Empirical(points.reshape(-1, first.dim), weights.ravel())

@@ -24,7 +24,7 @@ error, which must not exceed 1e-9.
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, Literal, NamedTuple
 
 import equinox as eqx
 import jax
@@ -37,10 +37,11 @@ from .. import _checks
 from .._float64 import in_float64
 from .._lengths import length_vector
 from .._typing import ArrayInput
-from ..attention import Head
+from ..attention import Head, attend
 from ..attention.softmax import queries_of, tilts_of
 from ..measures import Empirical
-from .gaussian_tokens import GradientError
+from .gaussian_tokens import Bounded
+from .pairs import indexed_pairs
 
 LONGEST = 1e15
 _ONE_LENGTH, _MANY_LENGTHS = 384, 640  # nodes for one length, and for lengths from 1 to LONGEST
@@ -54,7 +55,7 @@ _ROUNDING = 2e-14  # of the sums, relative to the same sums with all terms posit
 _SAFETY = 4.0  # the identities see the errors in other proportions than the quantities do
 _BATCH = 64  # pairs of query and length that are integrated at once
 
-Quantity = Literal["output", "gradient_U", "gradient_V"]
+ErrorOf = Literal["output", "gradient_U", "gradient_V"]
 
 
 class _Law(NamedTuple):
@@ -105,7 +106,8 @@ class _Block(NamedTuple):
     decay: Float[
         Array, "block atoms"
     ]  # exp(-t e^s), relative to the slowest, so that it does not underflow
-    # decay; but where t < 1 its difference to t = 0, by expm1: a sum E_t[u f] that vanishes at t = 0
+    # decay; but where t < 1 its difference to t = 0, by expm1: a sum E_t[u f] that vanishes at t =
+    # 0
     # is then as small as its terms
     change: Float[Array, "block atoms"]
     total: Float[Array, " block"]  # the sum of w decay,
@@ -479,8 +481,8 @@ def _certified(value: Any, error: Array | np.ndarray) -> Any:
         ~(seen <= _ACCURACY),
         rule=f"the relative error of the Laplace integral must be at most {_ACCURACY:.0e}",
         received=f"{np.max(seen):.1e}" if known else "scores or lengths too wide for the nodes",
-        fix="scale the head down, pass fewer decades of lengths at a time, or use estimate(key, "
-        "...), which samples prompts",
+        fix="scale the head down, pass fewer decades of lengths at a time, or sample prompts with "
+        "method=lp.MonteCarlo(key)",
     )
 
 
@@ -491,8 +493,8 @@ def _each(
     tilts: Float[Array, "queries d"],
     index: Int[Array, "*shape"],
     L: Float[Array, "*shape"],
-) -> Float[Array, "..."]:
-    """The quantity for every pair of a tilt and a length; an error, so it is 0 at L = infinity."""
+) -> Bounded:
+    """The quantity, and its error, for every pair of a tilt and a length; 0 at L = infinity."""
     finite = jnp.isfinite(L)
     shortest = jnp.min(L, initial=jnp.inf)
     shortest = jnp.where(jnp.isfinite(shortest), shortest, 2.0)
@@ -502,8 +504,14 @@ def _each(
     sums = _all_sums(form, head, atoms, tilts, (shortest, longest), nodes)
     value, error = _integrals(form, sums, jnp.ravel(index), jnp.ravel(L))
     value = _certified(value, error)
-    value = value.reshape(*L.shape, *value.shape[1:])
-    return jnp.where(finite.reshape(L.shape + (1,) * (value.ndim - L.ndim)), value, 0.0)
+    # the relative error of an entry of a vector or a matrix refers to the largest possible one
+    entries = (1,) * (value.ndim - 1)
+    scale = jnp.abs(value) if value.ndim == 1 else sums.largest[jnp.ravel(index)]
+    error = jnp.broadcast_to((error * scale).reshape(-1, *entries), value.shape)
+    shape = (*L.shape, *value.shape[1:])
+    kept = finite.reshape(*L.shape, *entries)
+    value, error = (jnp.where(kept, a.reshape(shape), 0.0) for a in (value, error))
+    return Bounded(value, jax.lax.stop_gradient(error))
 
 
 def _nodes_for(shortest: Array | float, longest: Array | float) -> int:
@@ -514,39 +522,65 @@ def _nodes_for(shortest: Array | float, longest: Array | float) -> int:
     return _MANY_LENGTHS + 256 * max(0, math.ceil(beyond))
 
 
-def mean_shift(
-    head: Head, atoms: Empirical, tilts: Array, index: Array, L: Array
-) -> Float[Array, "*shape m"]:
-    """E T_L - T_inf for the tilt tilts[index] and the length L, `index` and `L` of one shape."""
+def mean(head: Head, atoms: Empirical, z: ArrayInput, L: ArrayInput) -> Bounded:
+    """E T_L."""
+    _, tilts, index, L = indexed_pairs(head, atoms, z, L)
+    limit, shift = _limit_and_shift(head, atoms, tilts, index, L)
+    return Bounded(limit + shift.value, shift.error + _EPSILON * jnp.abs(limit))
+
+
+def mean_shift(head: Head, atoms: Empirical, z: ArrayInput, L: ArrayInput) -> Bounded:
+    """E T_L - T."""
+    _, tilts, index, L = indexed_pairs(head, atoms, z, L)
     return _each(_MEAN, head, atoms, tilts, index, L)
 
 
-def error_matrix(
-    head: Head, atoms: Empirical, tilts: Array, index: Array, L: Array
-) -> Float[Array, "*shape m m"]:
-    """E (T_L - T_inf)(T_L - T_inf)'. Arguments as in `mean_shift`."""
-    return _each(_MATRIX, head, atoms, tilts, index, L)
+def second_moment(head: Head, atoms: Empirical, z: ArrayInput, L: ArrayInput) -> Bounded:
+    """E T_L T_L'."""
+    _, tilts, index, L = indexed_pairs(head, atoms, z, L)
+    limit, shift = _limit_and_shift(head, atoms, tilts, index, L)
+
+    def both_ways(a: Array, b: Array) -> Array:
+        product = a[..., :, None] * b[..., None, :]
+        return product + jnp.swapaxes(product, -1, -2)
+
+    square = limit[..., :, None] * limit[..., None, :]
+    around = _each(_MATRIX, head, atoms, tilts, index, L)
+    value = square + both_ways(limit, shift.value) + around.value
+    error = both_ways(jnp.abs(limit), shift.error) + around.error + 2 * _EPSILON * jnp.abs(square)
+    return Bounded(value, error)
 
 
-def output_error(
+def _limit_and_shift(
     head: Head, atoms: Empirical, tilts: Array, index: Array, L: Array
-) -> Float[Array, "*shape"]:
-    """E |T_L - T_inf|^2. Arguments as in `mean_shift`."""
+) -> tuple[Array, Bounded]:
+    limit = attend(Head(U=jnp.eye(head.dim), V=head.V), atoms, tilts)[index]
+    return limit, _each(_MEAN, head, atoms, tilts, index, L)
+
+
+def output_error(head: Head, atoms: Empirical, z: ArrayInput, L: ArrayInput) -> Bounded:
+    """E |T_L - T|^2."""
+    _, tilts, index, L = indexed_pairs(head, atoms, z, L)
     return _each(_OUTPUT, head, atoms, tilts, index, L)
 
 
-def gradient_error(
-    head: Head, atoms: Empirical, z: Array, tilts: Array, index: Array, L: Array
-) -> GradientError:
-    """The squared errors of dT/dU and dT/dV at the queries z[index]."""
-    by_U = _each(_JACOBIAN, head, atoms, tilts, index, L)
-    by_V = _each(_OUTPUT, _all_of_token(head), atoms, tilts, index, L)
-    return GradientError(jnp.sum(z * z, axis=-1)[index] * by_U, head.out_dim * by_V)
+def gradient_error_U(head: Head, atoms: Empirical, z: ArrayInput, L: ArrayInput) -> Bounded:
+    """E |dT_L/dU - dT/dU|^2."""
+    queries, tilts, index, L = indexed_pairs(head, atoms, z, L)
+    found = _each(_JACOBIAN, head, atoms, tilts, index, L)
+    square = jnp.sum(queries * queries, axis=-1)[index]
+    return Bounded(square * found.value, square * found.error)
+
+
+def gradient_error_V(head: Head, atoms: Empirical, z: ArrayInput, L: ArrayInput) -> Bounded:
+    """E |dT_L/dV - dT/dV|^2: m times the squared error of the mean token."""
+    found = output_error(_all_of_token(head), atoms, z, L)
+    return Bounded(head.out_dim * found.value, head.out_dim * found.error)
 
 
 def _all_of_token(head: Head) -> Head:
     """The head that reads the whole token: dT/dV is its output, once for each row of V."""
-    return Head(U=head.U, V=jnp.eye(head.dim))
+    return Head(U=head.U, V=jnp.eye(head.dim, dtype=head.V.dtype))
 
 
 class LengthErrors(NamedTuple):
@@ -591,13 +625,18 @@ class ErrorTable(eqx.Module):
         value, error = (np.where(finite, a, 0.0) for a in (value, error))
         return LengthErrors(*(a.reshape(*self.batch, len(L)) for a in (value, error)))
 
+    def bounded(self, lengths: np.ndarray) -> Bounded:
+        """`at`, with absolute errors."""
+        found = self.at(lengths)
+        return Bounded(found.value, found.value * found.relative_error)
+
 
 @in_float64
 def error_table(
     head: Head,
-    atoms: Empirical | Sequence[Empirical],
+    laws: Sequence[Empirical],
     z: ArrayInput,
-    quantity: Quantity = "output",
+    of: ErrorOf = "output",
     *,
     longest: float = LONGEST,
 ) -> ErrorTable:
@@ -606,38 +645,32 @@ def error_table(
     All sums over atoms happen here, once; `.at(lengths)` then costs microseconds for each query and
     length. The values are those of `output_error` and `gradient_error`.
 
-    **Arguments:** `atoms` is the law of the tokens, or one law of as many atoms for each query.
-    `z` of shape (..., d). `quantity` is "output", "gradient_U" or "gradient_V".
+    **Arguments:** `laws` holds the law of the tokens, or one law for each query, all with the same
+    number of atoms.
+    `z` of shape (..., d). `of` is "output", "gradient_U" or "gradient_V".
 
     >>> import jax.numpy as jnp
     >>> import largeprompt as lp
     >>> from largeprompt.prompts.discrete_tokens import error_table
     >>> head = lp.Head(U=jnp.eye(1), V=jnp.eye(1))
-    >>> table = error_table(head, lp.Empirical([[-1.0], [1.0]]), jnp.ones((3, 1)))
+    >>> table = error_table(head, [lp.Empirical([[-1.0], [1.0]])], jnp.ones((3, 1)))
     >>> found = table.at([1.0, 100.0, 1e15])
     >>> (found.value.shape, bool(found.relative_error.max() < 1e-12))
     ((3, 3), True)
     """
-    if quantity not in get_args(Quantity):
-        raise ValueError(
-            _checks.message(
-                f"quantity must be one of {get_args(Quantity)}", repr(quantity), "pass one of them"
-            )
-        )
     longest = _checks.number("longest", longest, "pass for example 1e15", least=1.0)
-    first = atoms if isinstance(atoms, Empirical) else atoms[0]
-    queries, batch = queries_of(head, first, z)
-    tilts = tilts_of(head, first, queries)
-    laws = atoms if isinstance(atoms, Empirical) else _stacked(atoms)
+    queries, batch = queries_of(head, laws[0], z)
+    tilts = tilts_of(head, laws[0], queries)
+    atoms = laws[0] if len(laws) == 1 else _stacked(laws)
     count = len(queries)
-    if quantity == "gradient_V":
+    if of == "gradient_V":
         head, factor = _all_of_token(head), jnp.full(count, float(head.out_dim))
     else:
         squares = jnp.sum(queries * queries, axis=-1)
-        factor = squares if quantity == "gradient_U" else jnp.ones(count)
-    form = _JACOBIAN if quantity == "gradient_U" else _OUTPUT
+        factor = squares if of == "gradient_U" else jnp.ones(count)
+    form = _JACOBIAN if of == "gradient_U" else _OUTPUT
     ends = (jnp.asarray(1.0), jnp.asarray(longest))
-    sums = _all_sums(form, head, laws, tilts, ends, _nodes_for(1.0, longest))
+    sums = _all_sums(form, head, atoms, tilts, ends, _nodes_for(1.0, longest))
     return ErrorTable(sums, factor, batch, longest, form)
 
 

@@ -1,8 +1,8 @@
 """How an average over prompts is computed: exactly, from quasi-random points, or from samples."""
 
 import math
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from abc import abstractmethod
+from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -14,7 +14,25 @@ from jax.sharding import Mesh
 from jaxtyping import Array, Key
 
 from .. import _checks, _devices
-from .._typing import KeyInput
+from .._float64 import in_float64, is_traced
+from .._lengths import length_array, longest_finite, token_count
+from .._progress import progress_bar
+from .._typing import ArrayInput, KeyInput
+from ..attention import Head
+from ..attention.softmax import inside_domain, queries_of
+from ..measures import AbstractMeasure
+from .gaussian_tokens import Bounded
+from .montecarlo import LimitAt, Replicate
+from .pairs import common_shape
+from .quantities import AbstractQuantity, sampled_only
+from .quasi import Scrambling
+from .query_averages import (
+    AlongLength,
+    Values,
+    average_over_queries,
+    check_dimensions,
+    represented_at,
+)
 
 _FIRST_CHECK = 128  # replicates before the first check of the error; then at every doubling
 
@@ -31,11 +49,75 @@ class Estimate(NamedTuple):
 
 
 class AbstractMethod(eqx.Module):
-    """A way to compute an average over prompts."""
+    """A way to compute averages over prompts. A method of your own defines `expect`."""
+
+    @abstractmethod
+    def expect(
+        self,
+        quantity: AbstractQuantity,
+        head: Head,
+        mu: AbstractMeasure,
+        z: ArrayInput | AbstractMeasure,
+        L: ArrayInput,
+    ) -> Estimate:
+        """Average of `quantity` over prompts of L tokens of law mu, at z (see `lp.expect`)."""
+
+    def along_length(
+        self,
+        quantity: AbstractQuantity,
+        head: Head,
+        mu: AbstractMeasure,
+        nu: AbstractMeasure,
+        longest: float,
+    ) -> AlongLength:
+        """The average over queries of law nu as a function of the length, for repeated use."""
+
+        def at(lengths: np.ndarray) -> Values:
+            found = self.expect(quantity, head, mu, nu, lengths)
+            return Values(np.asarray(found.value), np.asarray(found.error))
+
+        return at
+
+    @property
+    def words(self) -> str:
+        """How results were computed, for the attributes of datasets."""
+        return type(self).__name__
 
 
 class Exact(AbstractMethod):
-    """Closed forms, Laplace integrals and convergent quadrature over queries; no random numbers."""
+    """Closed forms, Laplace integrals and convergent quadrature over queries; no random numbers.
+
+    Serves Gaussian tokens and tokens with finitely many atoms, at given queries and over Gaussian,
+    discrete and low-dimensional laws of queries; every measure at L = infinity. In float64.
+    """
+
+    @in_float64
+    def expect(
+        self,
+        quantity: AbstractQuantity,
+        head: Head,
+        mu: AbstractMeasure,
+        z: ArrayInput | AbstractMeasure,
+        L: ArrayInput,
+    ) -> Estimate:
+        if isinstance(z, AbstractMeasure):
+            return _over_queries(self, None, quantity, head, mu, z, L)
+        return Estimate(*_at_queries(quantity, head, mu, z, L), self)
+
+    @in_float64
+    def along_length(
+        self,
+        quantity: AbstractQuantity,
+        head: Head,
+        mu: AbstractMeasure,
+        nu: AbstractMeasure,
+        longest: float,
+    ) -> AlongLength:
+        return in_float64(average_over_queries(quantity, head, mu, nu, None, longest))
+
+    @property
+    def words(self) -> str:
+        return "exact"
 
 
 class QuasiMonteCarlo(AbstractMethod):
@@ -62,9 +144,41 @@ class QuasiMonteCarlo(AbstractMethod):
                 )
             )
 
-    def keys(self) -> Key[Array, " replicates"]:
-        """One key for each replicate."""
-        return jax.random.split(needed_key(self), self.replicates)
+    @property
+    def scrambling(self) -> Scrambling:
+        """The random numbers of this method."""
+        return Scrambling(needed_key(self), self.replicates, self.points)
+
+    @in_float64
+    def expect(
+        self,
+        quantity: AbstractQuantity,
+        head: Head,
+        mu: AbstractMeasure,
+        z: ArrayInput | AbstractMeasure,
+        L: ArrayInput,
+    ) -> Estimate:
+        if isinstance(z, AbstractMeasure):
+            return _over_queries(self, self.scrambling, quantity, head, mu, z, L)
+        if mu.as_gaussian() is not None or mu.atoms() is not None:
+            return Estimate(*_at_queries(quantity, head, mu, z, L), self)
+        return Estimate(*represented_at(quantity, head, mu, z, L, self.scrambling), self)
+
+    @in_float64
+    def along_length(
+        self,
+        quantity: AbstractQuantity,
+        head: Head,
+        mu: AbstractMeasure,
+        nu: AbstractMeasure,
+        longest: float,
+    ) -> AlongLength:
+        found = average_over_queries(quantity, head, mu, nu, self.scrambling, longest)
+        return in_float64(found)
+
+    @property
+    def words(self) -> str:
+        return "exact in L, scrambled points for laws without an exact average"
 
 
 class MonteCarlo(AbstractMethod):
@@ -107,6 +221,63 @@ class MonteCarlo(AbstractMethod):
         self.mesh = None if mesh is None else _devices.checked_mesh(mesh)
         self.progress = bool(progress)
 
+    def expect(
+        self,
+        quantity: AbstractQuantity,
+        head: Head,
+        mu: AbstractMeasure,
+        z: ArrayInput | AbstractMeasure,
+        L: ArrayInput,
+    ) -> Estimate:
+        key, lengths = needed_key(self), np.asarray(length_array(L))
+        if isinstance(z, AbstractMeasure):
+            check_dimensions(head, mu, z)
+            places, batch = [z], ()
+        else:
+            queries, batch = queries_of(head, mu, z)
+            if quantity.refers_to_limit:
+                inside_domain(head, mu, queries)
+            places = list(queries)
+        shape = common_shape(batch, lengths.shape)
+        which = np.broadcast_to(np.arange(len(places)).reshape(batch), shape).ravel()
+        wanted = np.broadcast_to(lengths, shape).ravel()
+        # one average for one pair keeps the key: the same result alone and in a batch of one
+        keys = [key] if len(wanted) == 1 else jax.random.split(key, len(wanted))
+        found = [
+            self._one(k, quantity, head, mu, places[i], float(length))
+            for k, i, length in zip(keys, which, wanted, strict=True)
+        ]
+        values = [np.asarray(part.value) for part in found]
+        errors = [np.asarray(part.error) for part in found]
+        value, error = (
+            np.stack(part).reshape((*shape, *part[0].shape)) for part in (values, errors)
+        )
+        return Estimate(value, error, self)
+
+    def _one(
+        self,
+        key: Key[Array, ""],
+        quantity: AbstractQuantity,
+        head: Head,
+        mu: AbstractMeasure,
+        z: Array | AbstractMeasure,
+        length: float,
+    ) -> Estimate:
+        """The average at one length, at one query or over a law of queries."""
+        method = eqx.tree_at(lambda m: m.key, self, key, is_leaf=lambda leaf: leaf is None)
+        if math.isfinite(length):
+            count = token_count(length)
+            one = Replicate(quantity, head, mu, z, count, self.whole_tokens)
+            return method.average(one, numbers=count * head.dim)
+        if isinstance(z, AbstractMeasure):
+            return method.average(LimitAt(quantity, head, mu, z))
+        value = np.asarray(quantity.limit(head, mu, z))
+        return Estimate(value, np.zeros_like(value), self)
+
+    @property
+    def words(self) -> str:
+        return "Monte Carlo"
+
     def average(self, function: Callable[[Key[Array, ""]], Array], *, numbers: int = 1) -> Estimate:
         """Mean of `function(key)` over independent keys, with its standard error.
 
@@ -124,7 +295,7 @@ class MonteCarlo(AbstractMethod):
         draw = _draws if self.mesh is None else partial(_draws_on, self.mesh)
         values: list[np.ndarray] = []
         done, check = 0, min(_FIRST_CHECK, budget)
-        with _progress_bar(budget, self.progress) as advance:
+        with progress_bar("replicates (at most)", budget, shown=self.progress) as advance:
             while True:
                 while done < check:
                     # the last batch is drawn whole and cut, so that no new shape is compiled
@@ -139,6 +310,80 @@ class MonteCarlo(AbstractMethod):
 
 
 _AT_ONCE = 2**22  # numbers drawn at once
+
+
+def as_method(method: AbstractMethod | None) -> AbstractMethod:
+    """Validate a method; None is `Exact()`."""
+    if method is None:
+        return Exact()
+    if isinstance(method, AbstractMethod):
+        return method
+    raise ValueError(
+        _checks.message(
+            "method must be a method object",
+            repr(method),
+            "pass lp.Exact(), lp.QuasiMonteCarlo(key) or lp.MonteCarlo(key)",
+        )
+    )
+
+
+def _over_queries(
+    method: AbstractMethod,
+    scrambling: Scrambling | None,
+    quantity: AbstractQuantity,
+    head: Head,
+    mu: AbstractMeasure,
+    nu: AbstractMeasure,
+    L: ArrayInput,
+) -> Estimate:
+    """The average over queries of law nu at lengths of any shape."""
+    check_dimensions(head, mu, nu)
+    if is_traced(head, mu, nu, L):
+        raise ValueError(
+            _checks.message(
+                "an average over a law of queries takes known numbers",
+                "arguments traced by jit, vmap or grad",
+                "call it outside, or pass queries as an array",
+            )
+        )
+    lengths = np.asarray(length_array(L))
+    flat = lengths.reshape(-1)
+    along = average_over_queries(quantity, head, mu, nu, scrambling, longest_finite(flat))
+    found = along(flat) if flat.size else along(np.ones(1))
+    value, error = (
+        a[: flat.size].reshape((*lengths.shape, *a.shape[1:])) for a in (found.value, found.error)
+    )
+    return Estimate(value, error, method)
+
+
+def _at_queries(
+    quantity: AbstractQuantity, head: Head, mu: AbstractMeasure, z: ArrayInput, L: ArrayInput
+) -> Bounded:
+    """The exact average at given queries."""
+    normal, atoms = mu.as_gaussian(), None
+    found = None if normal is None else quantity.gaussian(head, normal, z, L)
+    if normal is None:
+        atoms = mu.atoms()
+        found = None if atoms is None else quantity.discrete(head, atoms, z, L)
+    if found is not None:
+        return found
+    lengths = length_array(L)
+    if not is_traced(lengths) and np.all(np.isinf(lengths)):  # every measure has a limit
+        queries, batch = queries_of(head, mu, z)
+        value = quantity.limit(head, mu, inside_domain(head, mu, queries))
+        entries = value.shape[1:]
+        shape = (*common_shape(batch, np.shape(lengths)), *entries)
+        value = jnp.broadcast_to(value.reshape((*batch, *entries)), shape)
+        return Bounded(value, 4e-16 * jnp.abs(value))
+    if normal is not None or atoms is not None:
+        raise sampled_only(quantity)
+    raise ValueError(
+        _checks.message(
+            "Exact() serves Gaussian tokens and tokens with finitely many atoms, or L = infinity",
+            f"{quantity.name} of {type(mu).__name__} tokens at finite L",
+            "pass method=lp.QuasiMonteCarlo(key) or lp.MonteCarlo(key)",
+        )
+    )
 
 
 def needed_key(method: QuasiMonteCarlo | MonteCarlo) -> Key[Array, ""]:
@@ -187,19 +432,5 @@ def _summary(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         )
     n = len(values)
     if n == 1:
-        return values[0], np.full(values.shape[1:], np.inf)
-    return values.mean(axis=0), values.std(axis=0, ddof=1) / math.sqrt(n)
-
-
-@contextmanager
-def _progress_bar(budget: int, shown: bool) -> Iterator[Callable[[int], object]]:
-    """A function that reports replicates to a progress bar on standard error, if `shown`."""
-    if not shown:
-        yield lambda _: None
-        return
-    from rich.console import Console
-    from rich.progress import Progress
-
-    with Progress(console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("replicates (at most)", total=budget)
-        yield lambda count: bar.advance(task, count)
+        return np.asarray(values[0]), np.full(values.shape[1:], np.inf)
+    return np.asarray(values.mean(axis=0)), np.asarray(values.std(axis=0, ddof=1) / math.sqrt(n))

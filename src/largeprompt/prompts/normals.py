@@ -1,12 +1,14 @@
-"""Standard normals named by (key, stream, counter): the threefry generator written out, and Box and Muller's transform.
+"""Standard normals addressed by (key, stream, counter): threefry and the Box-Muller transform.
 
-`jax.random` on the CPU passes every four rounds of the generator through memory, spends two blocks of it on two numbers, and inverts
-the error function of each. Here a block gives two normals, and all of it is one elementwise expression: two to ten times faster, where
-random numbers are most of the cost, and it compiles into the registers of a GPU kernel. Streams of one key are independent, and a
-number depends on its name alone: not on how many are drawn, in which blocks, or on which device.
+`jax.random` on the CPU passes every four rounds of the generator through memory, spends two blocks
+on two numbers, and inverts the error function of each. Here one block gives two normals in one
+elementwise expression: two to ten times faster where random numbers are most of the cost, and it
+compiles into the registers of a GPU kernel. Streams of one key are independent, and a number
+depends on its address alone: not on how many are drawn, in which blocks, or on which device.
 
-float32: the radius has 32 random bits and so reaches 6.8 (beyond it a normal has probability 1e-11), the angle 24. float64: 52 bits
-each, from two blocks; the leading bits are those of float32, so both precisions draw the same prompts.
+float32: the radius has 32 random bits and so reaches 6.8 (beyond it a normal has probability
+1e-11), the angle 24. float64: 52 bits each, from two blocks; the leading bits are those of float32,
+so both precisions draw the same prompts.
 """
 
 import math
@@ -30,7 +32,10 @@ def words(key: Key[Array, ""]) -> UInt32[Array, " 2"]:
 def threefry(
     key: Words, stream: Array | int, counter: UInt32[Array, "..."]
 ) -> tuple[UInt32[Array, "..."], UInt32[Array, "..."]]:
-    """Threefry 2x32 with 20 rounds (Salmon et al. 2011) of the blocks (stream, counter), broadcast: JAX's generator, bit for bit."""
+    """Threefry 2x32 with 20 rounds (Salmon et al. 2011) of the blocks (stream, counter), broadcast.
+
+    Bit for bit the generator of JAX.
+    """
     schedule = (key[0], key[1], key[0] ^ key[1] ^ jnp.uint32(0x1BD11BDA))
     x = jnp.asarray(stream, jnp.uint32) + schedule[0]
     y = counter + schedule[1]
@@ -46,7 +51,9 @@ def threefry(
 def normal_pairs(
     key: Words, stream: Array | int, counter: UInt32[Array, "..."], dtype: Any = jnp.float32
 ) -> tuple[Float[Array, "..."], Float[Array, "..."]]:
-    """Two independent standard normals for every counter: R cos, R sin with R^2/2 exponential and a uniform angle."""
+    """Two independent standard normals for every counter: R cos, R sin with R^2/2 exponential and a
+    uniform angle.
+    """
     first, second = threefry(key, stream, counter)
     if dtype == jnp.float32:
         unit, turn = _unit_of_32_bits(first), _unit_of_23_bits(second)
@@ -65,13 +72,17 @@ def counters(shape: tuple[int, ...]) -> UInt32[Array, "..."]:
 
 
 def _unit_of_23_bits(bits: UInt32[Array, "*n"]) -> Float[Array, "*n"]:
-    """The midpoints of 2^23 equal parts of (0, 1): 23 bits as the fraction of a float in [1, 2), less 1 - 2^-24."""
+    """The midpoints of 2^23 equal parts of (0, 1): 23 bits as the fraction of a float in [1, 2),
+    less 1 - 2^-24.
+    """
     between_1_and_2 = jax.lax.bitcast_convert_type(bits >> 9 | 0x3F800000, jnp.float32)
     return between_1_and_2 - (1 - 2.0**-24)
 
 
 def _unit_of_32_bits(bits: UInt32[Array, "*n"]) -> Float[Array, "*n"]:
-    """The midpoints of 2^32 equal parts of (0, 1), rounded: small ones, which make large normals, keep all their digits."""
+    """The midpoints of 2^32 equal parts of (0, 1), rounded: small ones, which make large normals,
+    keep all their digits.
+    """
     high, low = (part.astype(jnp.int32).astype(jnp.float32) for part in (bits >> 8, bits & 0xFF))
     return high * 2.0**-24 + (low * 2.0**-32 + 2.0**-33)
 
@@ -83,7 +94,9 @@ def _unit_of_52_bits(high: UInt32[Array, "*n"], low: UInt32[Array, "*n"]) -> Flo
 
 
 def sin_cos_pi(x: Float[Array, "*n"]) -> tuple[Float[Array, "*n"], Float[Array, "*n"]]:
-    """sin(pi x) and cos(pi x) for |x| <= 1/2 by their Taylor series, to the precision of x, without range reduction."""
+    """sin(pi x) and cos(pi x) for |x| <= 1/2 by their Taylor series, to the precision of x, without
+    range reduction.
+    """
     y = x * x
     sine = cosine = jnp.zeros_like(x)
     for k in reversed(range(7 if x.dtype == jnp.float32 else 12)):

@@ -28,7 +28,7 @@ def indexed_pairs(head: Head, measure: AbstractMeasure, z: ArrayInput, L: ArrayI
     L = jnp.asarray(length_array(L))
     queries, batch = queries_of(head, measure, z)
     tilts = tilts_of(head, measure, queries)
-    shape = _common_shape(batch, L.shape)
+    shape = common_shape(batch, L.shape)
     index = np.broadcast_to(np.arange(len(queries)).reshape(batch), shape)
     return Pairs(queries, tilts, jnp.asarray(index), jnp.broadcast_to(L, shape))
 
@@ -40,15 +40,16 @@ def pairs(
     L = jnp.asarray(length_array(L))
     queries, batch = queries_of(head, measure, z)
     tilts = tilts_of(head, measure, queries)
-    shape = _common_shape(batch, L.shape)
+    shape = common_shape(batch, L.shape)
 
-    def spread(vectors: Float[Array, "q d"]) -> Float[Array, "*shape d"]:
+    def broadcast(vectors: Float[Array, "q d"]) -> Float[Array, "*shape d"]:
         return jnp.broadcast_to(vectors.reshape(*batch, head.dim), (*shape, head.dim))
 
-    return spread(queries), spread(tilts), jnp.broadcast_to(L, shape)
+    return broadcast(queries), broadcast(tilts), jnp.broadcast_to(L, shape)
 
 
-def _common_shape(batch: tuple[int, ...], lengths: tuple[int, ...]) -> tuple[int, ...]:
+def common_shape(batch: tuple[int, ...], lengths: tuple[int, ...]) -> tuple[int, ...]:
+    """Shape of a batch of queries broadcast against lengths."""
     try:
         return np.broadcast_shapes(batch, lengths)
     except ValueError as error:

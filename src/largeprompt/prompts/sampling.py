@@ -1,12 +1,13 @@
 """Prompts of Gaussian tokens, sampled exactly in law from their scores alone.
 
-The output of one head at one query needs only the scores: given standardised scores g_i = (s_i - <u, m>)/sigma the tokens are
-x_i = m + (G u / sigma) g_i + residual, the residual N(0, R) with R = G - G u u'G / sigma^2 independent of the scores. So the
-weighted sum of the residuals is one Gaussian of covariance (sum p_i^2) R, and a prompt costs L scalar normals instead of L d.
-The sums over tokens are streamed (_weighted_sums.py): memory does not depend on L.
+The output of one head at one query needs only the scores: given standardised scores
+g_i = (s_i - <u, m>)/sigma the tokens are x_i = m + (G u / sigma) g_i + residual, the residual
+N(0, R) with R = G - G u u'G / sigma^2 independent of the scores. So the weighted sum of the
+residuals is one Gaussian of covariance (sum p_i^2) R, and a prompt costs L scalar normals instead
+of L d. The sums over tokens are streamed (weighted_sums.py): memory does not depend on L.
 
-Random numbers: token i of prompt r has the name (key, r, i), so a draw depends on the key and its index, not on how many are
-drawn, how they are batched, or where.
+Random numbers: token i of prompt r uses the address (key, r, i), so a draw depends on the key and
+its index, not on how many are drawn, how they are batched, or where.
 """
 
 from functools import partial
@@ -24,8 +25,8 @@ from .._typing import ArrayInput, KeyInput
 from ..attention import Head
 from ..attention.softmax import queries_of, tilts_of
 from ..measures import AbstractMeasure, Gaussian
-from ._weighted_sums import Layout, capacity_for, weighted_sums
 from .normals import counters, normal_pairs, words
+from .weighted_sums import Layout, capacity_for, weighted_sums
 
 
 def sample_outputs(
@@ -38,10 +39,11 @@ def sample_outputs(
     *,
     mesh: Mesh | None = None,
 ) -> Float[Array, "n m"]:
-    """N independent draws of T[mu_L](z) for Gaussian tokens, exact in law, in the precision of the measure.
+    """`n` independent draws of T_L(z) for Gaussian tokens, exact in law, in the measure's
+    precision.
 
-    **Arguments:** one query `z` of shape (d,), a whole number `L` of tokens (1e8 is fine), the number `n` of prompts. With a `mesh` the
-    prompts are spread over its devices: the same draws, key for key.
+    **Arguments:** one query `z` of shape (d,), a whole number `L` of tokens (1e8 is fine), the
+    number `n` of prompts. With a `mesh` its devices share the prompts: the same draws, key for key.
 
     >>> import jax, jax.numpy as jnp
     >>> import largeprompt as lp
@@ -74,16 +76,19 @@ def sample_gradients(
     *,
     mesh: Mesh | None = None,
 ) -> GradientSamples:
-    """N independent draws of the gradient of <y, T[mu_L](z)> in (U, V), y the `cotangent` of shape (m,), exact in law.
+    """`n` independent draws of the gradient of <y, T_L(z)> in (U, V), y the `cotangent` of shape
+    (m,), exact in law.
 
-    d<y,T>/dU = (sum_i p_i (v_i - v) x_i) z' with v_i = <y, V x_i>, v = sum_i p_i v_i, and d<y,T>/dV = y (sum_i p_i x_i)'. Two
-    normals a token: its score, and v_i given the score; the rest is one Gaussian a prompt.
+    d<y,T>/dU = (sum_i p_i (v_i - v) x_i) z' with v_i = <y, V x_i>, v = sum_i p_i v_i, and d<y,T>/dV
+    = y (sum_i p_i x_i)'. Two normals a token: its score, and v_i given the score; the rest is one
+    Gaussian a prompt.
 
     >>> import jax, jax.numpy as jnp
     >>> import largeprompt as lp
     >>> head = lp.Head(U=jnp.eye(2), V=jnp.eye(2))
     >>> mu = lp.Gaussian(jnp.zeros(2), jnp.eye(2))
-    >>> draws = lp.sample_gradients(jax.random.key(0), head, mu, jnp.ones(2), 100, 5, cotangent=jnp.ones(2))
+    >>> key, z = jax.random.key(0), jnp.ones(2)
+    >>> draws = lp.sample_gradients(key, head, mu, z, 100, 5, cotangent=jnp.ones(2))
     >>> (draws.U.shape, draws.V.shape)
     ((5, 2, 2), (5, 2, 2))
     """
@@ -113,12 +118,13 @@ def _one_query(
     name: str, head: Head, mu: AbstractMeasure, z: ArrayInput, L: int, n: int
 ) -> tuple[Gaussian, Float[Array, " d"], int, int]:
     queries, batch = queries_of(head, mu, z)
-    if not isinstance(mu, Gaussian):
+    normal = mu.as_gaussian()
+    if normal is None:
         raise ValueError(
             _checks.message(
                 f"{name} draws scores of Gaussian tokens",
                 f"a {type(mu).__name__}",
-                "use estimate(key, quantity, ..., route='tokens'), which samples whole tokens of any measure",
+                "attend to mu.sample(key, L), or average with expect(..., lp.MonteCarlo(key))",
             )
         )
     if batch:
@@ -129,11 +135,13 @@ def _one_query(
                 "use jax.vmap over the queries, with one key each",
             )
         )
-    return mu, queries[0].astype(mu.dtype), token_count(L), _checks.count("n", n)
+    return normal, queries[0].astype(mu.dtype), token_count(L), _checks.count("n", n)
 
 
 def _score_direction(head: Head, mu: Gaussian, z: Float[Array, " d"]) -> tuple[Array, Array]:
-    """(sigma, G u / sigma): the deviation of a score, and how a token moves with its standardised score."""
+    """(sigma, G u / sigma): the deviation of a score, and how a token moves with its standardised
+    score.
+    """
     tilt = tilts_of(head, mu, z[None])[0]
     pull = jnp.matmul(mu.covariance, tilt, precision="highest")
     sigma = safe_sqrt(jnp.maximum(tilt @ pull, 0.0))
@@ -146,7 +154,9 @@ def _two_scores(g: Array, h: Array):
 
 
 def _score_and_value(g: Array, e: Array, cosine: Array, sine: Array):
-    """A pair of normals is one token of value cosine g + sine e, a standard normal: f = (1, g, e, value)."""
+    """A pair of normals is one token of value cosine g + sine e, a standard normal: f = (1, g, e,
+    value).
+    """
     return [(g, [jnp.ones_like(g), g, e, cosine * g + sine * e])]
 
 
@@ -170,10 +180,12 @@ def polar(alpha: Array, beta: Array) -> tuple[Array, Array, Array]:
 
 
 class FrameMoments(NamedTuple):
-    """Of a prompt with values v_i in the plane of g_i and e_i: weighted means of g and e, weighted covariances of v with them, and
+    """Of a prompt with values v_i in the plane of g_i and e_i: weighted means of g and e, weighted
+    covariances of v with them, and
 
-    the residual r of a token outside both directions: sum p_i r_i = spread N, sum p_i (v_i - v) r_i = slope N + left N' for
-    independent standard normals N and N' (times the root of the residual's covariance).
+    the residual r of a token outside both directions: sum p_i r_i = spread N, sum p_i (v_i - v) r_i
+    = slope N + left N' for independent standard normals N and N' (times the root of the residual's
+    covariance).
     """
 
     mean_g: Array
@@ -188,12 +200,15 @@ class FrameMoments(NamedTuple):
 def frame_moments(
     first: Float[Array, " 5"], second: Float[Array, " 3"], scale: Array, cosine: Array, sine: Array
 ) -> FrameMoments:
-    """From the sums of `SCORES_AND_VALUES`, made with the same cosine and sine: values are v_i = scale (cosine g_i + sine e_i)."""
+    """From the sums of `SCORES_AND_VALUES`, made with the same cosine and sine: values are v_i =
+    scale (cosine g_i + sine e_i).
+    """
     total = first[0]
     _, g, e, vg, ve = first / total
     q, qv, qvv = second / total**2
     v = cosine * g + sine * e
-    # the residuals enter both sums with covariance [[sum p^2 (v_i-v)^2, sum p^2 (v_i-v)], [., sum p^2]] times theirs
+    # the residuals enter both sums with covariance [[sum p^2 (v_i-v)^2, sum p^2 (v_i-v)], [., sum
+    # p^2]] times theirs
     spread = jnp.sqrt(q)
     slope = (qv - v * q) / spread
     left = jnp.maximum(qvv - 2 * v * qv + v**2 * q - slope**2, 0.0)

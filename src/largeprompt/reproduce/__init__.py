@@ -1,1 +1,1 @@
-"""The paper's claims: studies that compute, a folder that keeps their data, a report that shows it."""
+"""Tests of the paper's claims: studies, the folder of their results, and the report."""

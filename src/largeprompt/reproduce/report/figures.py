@@ -20,7 +20,7 @@ from .style import BLACK, COLOURS, style_axes
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-_SAMPLED = "montecarlo"
+_SAMPLED = "Monte Carlo"
 ERROR_LABELS = {
     "output": r"$E\,|T_L-T|^2$",
     "gradient_U": r"$E\,|\partial_U T_L-\partial_U T|^2$",
@@ -45,7 +45,8 @@ def plot_curve(
     >>> import jax.numpy as jnp
     >>> import largeprompt as lp
     >>> mu = lp.Gaussian(jnp.zeros(1), jnp.eye(1))
-    >>> curve = lp.concentration_curve(lp.Head(U=jnp.eye(1), V=jnp.eye(1)), mu, mu, [2.0, 100.0, 1e6])
+    >>> head = lp.Head(U=jnp.eye(1), V=jnp.eye(1))
+    >>> curve = lp.concentration_curve(head, mu, mu, [2.0, 100.0, 1e6])
     >>> figure = lp.plot_curve(curve, bound=lp.bound_report(curve))
     >>> [line.get_label() for line in figure.axes[0].lines]
     ['output', 'Proposition 3.1 ($c_1=2.5$, $c_2=0.618$)']
@@ -156,7 +157,8 @@ def plot_regimes(
     `marks` are points (sigma, L, name) to show on it.
 
     >>> import largeprompt as lp
-    >>> figure = lp.plot_regimes(lp.regime_map(sigma_max=6.0, longest=1e8), marks=[(2.0, 1e3, "here")])
+    >>> regimes = lp.regime_map(sigma_max=6.0, longest=1e8)
+    >>> figure = lp.plot_regimes(regimes, marks=[(2.0, 1e3, "here")])
     >>> len(figure.axes[0].lines)  # two transitions and a mark
     3
     """

@@ -1,4 +1,4 @@
-"""Panels for the browser: hover for values, click a name to hide its curve, switch axes between log and linear."""
+"""Panels for the browser, drawn by plotly."""
 
 import json
 import re
@@ -20,27 +20,31 @@ _LEGEND = {  # below the axes, in two columns
     "entrywidthmode": "fraction",
     "font": {"size": 12},
 }
-_GREEK = {
+_SYMBOLS_OF_TEX = {
     r"\sigma": "σ",
     r"\mu": "μ",
+    r"\epsilon": "ε",
     r"\partial": "∂",
+    r"\infty": "∞",
     r"\ln": "ln",
+    r"\log": "log",
+    r"\pm": "±",
     r"\,": " ",
 }
 
 
 def library() -> str:
-    """The plotting library's script, to be embedded once."""
+    """Source of plotly's script, to be embedded once."""
     return require("plotly.offline", extra="report").get_plotlyjs()
 
 
 def plain(text: str) -> str:
-    r"""TeX of a label as HTML: the library of the page has no TeX of its own without a network.
+    r"""TeX of a label as HTML, since plotly cannot typeset TeX without a network.
 
     >>> plain("prompt length $L$"), plain(r"$L=10^{6}$"), plain(r"$x=\sigma^2/\ln L$")
     ('prompt length L', 'L=10<sup>6</sup>', 'x=σ<sup>2</sup>/ln L')
     """
-    for name, letter in _GREEK.items():
+    for name, letter in _SYMBOLS_OF_TEX.items():
         text = text.replace(name, letter)
     text = re.sub(r"\^\{([^}]*)\}|\^(.)", lambda m: f"<sup>{m[1] or m[2]}</sup>", text)
     text = re.sub(r"_\{([^}]*)\}|_(.)", lambda m: f"<sub>{m[1] or m[2]}</sub>", text)
@@ -48,7 +52,7 @@ def plain(text: str) -> str:
 
 
 def plot(panel: Panel) -> str:
-    """One panel as JSON for the page's script."""
+    """One panel as JSON for the script of the page."""
     plotly = require("plotly.graph_objects", extra="report")
     figure = plotly.Figure([_trace(panel, series) for series in panel.series])
     figure.update_layout(
@@ -98,5 +102,5 @@ def _trace(panel: Panel, series: Series) -> dict:
 
 
 def _rounded(values: np.ndarray) -> list[float]:
-    """Seven digits: what a screen can show, at a third of the size."""
+    """Round to seven digits, which takes a third of the space."""
     return [float(f"{value:.7g}") for value in values]

@@ -1,4 +1,4 @@
-"""The report: one HTML file that needs nothing else, beside the figures as files; made from stored records alone."""
+"""The report: one HTML file without external resources, made from stored records alone."""
 
 import base64
 import json
@@ -18,14 +18,14 @@ from .style import as_svg, save_figure
 
 _VERSIONS = ("code_version", "python", "jax", "numpy", "backend")
 _ABOUT_PAPER = (
-    "The captions and numbers of the figures of Section 6, the content of the Theorem 5.1 that the second version of the paper "
-    "inserts, and the exact displays of Assumptions 3.3 and 4.2 were not at hand. Where a statement rests on one of them, its "
-    "section says so."
+    "We could not access the captions and numbers of the figures of Section 6, the new Theorem 5.1 "
+    "of the second version, and the published statements of Assumptions 3.3 and 4.2. A section "
+    "that depends on one of them says so."
 )
 
 
 def write_report(folder: Path, stored: Stored) -> Path:
-    """Figures as PDF and PNG, then the page; returns the path of the page."""
+    """Write figures as PDF and PNG, then the page; returns the path of the page."""
     (folder / "figures").mkdir(exist_ok=True)
     records = stored.records
     sections = [_section(folder, name, record) for name, record in records.items()]
@@ -46,7 +46,7 @@ def write_report(folder: Path, stored: Stored) -> Path:
         minutes=sum(float(r.attrs["seconds"]) for r in records.values()) / 60,
         about_paper=_ABOUT_PAPER,
         shown=_shown,
-        plotly=_markup(interactive.library()),  # the library's own script
+        plotly=_markup(interactive.library()),
     )
     target = folder / "index.html"
     with whole(target) as name:
@@ -55,14 +55,14 @@ def write_report(folder: Path, stored: Stored) -> Path:
 
 
 def _lost(name: str, why: str) -> dict[str, str]:
-    """What the page says of a study that was asked for and has no result."""
+    """Entry of a study that was asked for and has no result."""
     study = studies.STUDIES.get(name)
     source, title = (study.source, study.title) if study else ("", "")
     return {"name": name, "source": source, "title": title, "why": why}
 
 
 def _section(folder: Path, name: str, record: xr.Dataset) -> dict[str, Any]:
-    """Everything the template shows of one study; figure files are written on the way."""
+    """Entry of a study with a result; writes its figure files."""
     findings, study = from_dataset(record), studies.STUDIES[name]
     panels = panels_of(name, findings.data)
     figure = None
@@ -77,7 +77,7 @@ def _section(folder: Path, name: str, record: xr.Dataset) -> dict[str, Any]:
     return {
         "study": study,
         "anchor": name.replace(".", "-"),
-        "formula": _markup(_mathml(study.formula)),  # our own source
+        "formula": _markup(_mathml(study.formula)),
         "findings": findings,
         "figure": figure,
         "configuration": json.loads(attrs["configuration"]),
@@ -90,7 +90,7 @@ def _section(folder: Path, name: str, record: xr.Dataset) -> dict[str, Any]:
 
 
 def _shown(value: Any) -> str:
-    """A value of a configuration in a few characters; long lists by their ends."""
+    """A value of a configuration in a few characters; long lists by their first and last value."""
     if isinstance(value, list) and len(value) > 12:
         return f"{len(value)} values, {value[0]:.6g} to {value[-1]:.6g}"
     if isinstance(value, list):

@@ -30,13 +30,13 @@ def section_6_panels(data: xr.Dataset) -> list[Panel]:
 
 
 def _shares(data: xr.Dataset) -> Panel:
-    """Wilson intervals of the share of runs in the block class."""
+    """Shares of runs in the block class, with Wilson intervals."""
     L, series = data["length"].values, []
     here = data.sel(start="paper")
     for i, attention in enumerate(("softmax", "linear")):
         one = here.sel(attention=attention)
         low, high = one["share_low"].values, one["share_high"].values
-        # side by side; bars are two of what is called an error
+        # side by side; half a bar is two errors
         x, half = L * 1.08 ** (2 * i - 1), (high - low) / 4
         series.append(Series(f"{attention}, 95% interval", x, (low + high) / 2, i, "points", half))
     arrive = data["share"].sel(start="(9)").min("attention").values
@@ -45,13 +45,14 @@ def _shares(data: xr.Dataset) -> Panel:
     return Panel(series, LENGTH, "share of runs", log_y=False, title=title)
 
 
-_LEVELS = (0.03, 0.1, 0.2, 0.35, 0.5, 0.65, 0.8, 0.95, 1.2, 1.6)  # 0: lowest risk, 1: no prediction
-_PATHS = 24  # drawn in the landscape
+# level lines: 0 is the lowest risk, 1 the risk of predicting zero
+_LEVELS = (0.03, 0.1, 0.2, 0.35, 0.5, 0.65, 0.8, 0.95, 1.2, 1.6)
+_PATHS = 24  # number drawn in the landscape
 _ROUTES = ("strength of: score by $x$, read $y$", "strength of: score by $y$, read $x$")
 
 
 def _landscape(data: xr.Dataset) -> Panel:
-    """Level lines of the risk over the strengths of both routes, and the paths of descent."""
+    """Level lines of the risk over the strengths of both routes, and paths of descent."""
     s, t = data["block_strength"].values, data["other_strength"].values
     risk = data["landscape"].values.T
     lowest, nothing = risk.min(), risk[np.argmin(np.abs(t)), np.argmin(np.abs(s))]
@@ -70,7 +71,7 @@ def _landscape(data: xr.Dataset) -> Panel:
 
 
 def _starts(data: xr.Dataset) -> Panel:
-    """Where these paths start, in the same coordinates, by the route they end in."""
+    """Initialisations of these paths in the same coordinates, by the route they end in."""
     series = []
     for name, colour, runs in _by_end(data):
         x, y = (runs[path].isel(moment=0).values for path in ("path_block", "path_other"))
@@ -78,7 +79,7 @@ def _starts(data: xr.Dataset) -> Panel:
     y = np.concatenate([one.y for one in series])
     y = np.linspace(y.min(), y.max(), 20)
     zero = Series("no first pull to the block form", np.zeros(20), y, 6, "dashed")
-    return Panel([*series, zero], *_ROUTES, False, False, "which start ends where")
+    return Panel([*series, zero], *_ROUTES, False, False, "initialisations by where they end")
 
 
 def _by_end(data: xr.Dataset) -> list[tuple[str, int, xr.Dataset]]:

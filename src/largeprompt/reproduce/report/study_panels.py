@@ -1,4 +1,4 @@
-"""The figure of each study, from its stored data alone."""
+"""The figure of each study, from its stored data."""
 
 from collections.abc import Callable
 
@@ -13,7 +13,7 @@ from .training_figures import readout_panel, risk_panels
 
 
 def panels_of(study: str, data: xr.Dataset) -> list[Panel]:
-    """The panels registered for a study, or the default ones."""
+    """Panels of a study: its own, or the default ones."""
     return PANELS.get(study, default_panels)(data)
 
 

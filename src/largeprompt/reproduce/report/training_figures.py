@@ -5,6 +5,7 @@ study; the public `plot_*` function draws it for a user.
 """
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -101,7 +102,8 @@ def plot_risks(data: xr.Dataset) -> "Figure":
     >>> [text.get_text() for text in figure.legends[0].get_texts()]
     ['best softmax head', 'best linear head', 'ridge regression (Bayes)']
     """
-    return draw([risk_panels(data, data.attrs["bayes_risk"])[1]])
+    excess = risk_panels(data, data.attrs["bayes_risk"])[1]
+    return draw([replace(excess, title="")])
 
 
 class Trained(NamedTuple):
@@ -136,7 +138,7 @@ def plot_experiment(data: xr.Dataset) -> "Figure":
     `data` is a dataset of `published_experiment`.
 
     >>> import largeprompt as lp
-    >>> data = lp.published_experiment(steps=20, lengths=[10, 20], oracle="exact")
+    >>> data = lp.published_experiment(steps=20, lengths=[10, 20], method=lp.Exact())
     >>> [axes.get_xlabel() for axes in lp.plot_experiment(data).axes]
     ['step', 'prompt length $L$']
     """

@@ -1,4 +1,6 @@
-"""The claims of the paper, one file each. A study returns data and draws nothing; `study.py` says how to write one."""
+"""The claims of the paper, one file each. A study returns data and draws nothing; `study.py` says
+how to write one.
+"""
 
 from ..._message import message
 from . import (

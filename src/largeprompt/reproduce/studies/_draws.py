@@ -1,4 +1,4 @@
-"""Random numbers of studies."""
+"""Random arrays for studies."""
 
 import math
 
@@ -11,7 +11,10 @@ _DRAW = 2**15
 
 
 def normals(key: Key[Array, ""], *shapes: tuple[int, ...]) -> list[Float[Array, "..."]]:
-    """Independent standard normal arrays, cut from one draw of fixed length: its code is compiled once for all shapes."""
+    """Independent standard normal arrays, cut from one draw of fixed size.
+
+    JAX compiles that draw once for all shapes.
+    """
     draw = np.asarray(jax.random.normal(key, (_DRAW,)))
     ends = np.cumsum([math.prod(shape) for shape in shapes])
     if ends[-1] > _DRAW:

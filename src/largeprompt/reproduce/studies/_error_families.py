@@ -16,11 +16,12 @@ import numpy as np
 import xarray as xr
 
 from ...attention import Head
-from ...concentration import Quantity, concentration_curve, proposition_3_1, proposition_3_4
+from ...concentration import concentration_curve, proposition_3_1, proposition_3_4
 from ...measures import AbstractMeasure, Empirical, Gaussian
-from ...prompts import gradient_error, output_error
+from ...prompts import AbstractQuantity, GradientError, OutputError, expect
 from ._independent_errors import (
     Atoms,
+    ErrorOf,
     enumerated_error,
     gauss_hermite,
     limit_of_atoms,
@@ -29,12 +30,17 @@ from ._independent_errors import (
 from .mutants import Mutant, plus, power_of, times
 from .study import Check, Config, Part, at_least, at_most, between, power
 
-_POWERS: dict[Quantity, tuple[int, int]] = {  # of sigma and of ln L, as stated
+_OBJECTS: dict[ErrorOf, AbstractQuantity] = {
+    "output": OutputError(),
+    "gradient_U": GradientError("U"),
+    "gradient_V": GradientError("V"),
+}
+_POWERS: dict[ErrorOf, tuple[int, int]] = {  # stated powers of sigma and of ln L
     "output": (6, 1),
     "gradient_V": (6, 1),
     "gradient_U": (12, 2),
 }
-_EXTRA: dict[Quantity, float] = {"output": 0.0, "gradient_V": 0.0, "gradient_U": 2.0}
+_EXTRA: dict[ErrorOf, float] = {"output": 0.0, "gradient_V": 0.0, "gradient_U": 2.0}
 SPECTRA = ((0.25, 0.15, 0.1), (0.5, 0.2, 0.1), (1.0, 1.0, 0.3), (4.0, 4.0, 4.0))  # of U'GU
 _LONG = (1e2, 1e12, 1e25)
 _HAND = (1, 2, 3)
@@ -51,7 +57,10 @@ _LAW_HEAD = (np.array([[1.0, 0.3], [-0.2, 0.8]]), np.array([[1.0, 0.5], [0.0, 0.
 
 
 def _regular(step: float, end: float, d: int) -> Atoms:
-    """Half of a regular grid with weights of N(0, I): the trapezoidal rule for what is even in z."""
+    """Points and weights of the trapezoidal rule for N(0, I), for functions that are even in z.
+
+    Only half of the grid is needed.
+    """
     places = np.arange(-end, end + step / 2, step)
     points = np.stack(np.meshgrid(*[places] * d, indexing="ij"), -1).reshape(-1, d)
     mass = np.exp(-np.sum(points**2, 1) / 2)
@@ -61,22 +70,20 @@ def _regular(step: float, end: float, d: int) -> Atoms:
 
 
 def _averaged(
-    quantity: Quantity, head: Head, mu: AbstractMeasure, queries: Atoms, L: float
+    quantity: ErrorOf, head: Head, mu: AbstractMeasure, queries: Atoms, L: float
 ) -> float:
-    """The error at each query of a grid, averaged: no use is made of the law of the score
-    variance.
+    """Average the error over a grid of queries.
+
+    Unlike `concentration_curve`, this does not use the law of the score variance.
     """
-    if quantity == "output":
-        values = output_error(head, mu, queries.points, L)
-    else:
-        found = gradient_error(head, mu, queries.points, L)
-        values = found.U if quantity == "gradient_U" else found.V
+    values = expect(_OBJECTS[quantity], head, mu, queries.points, L).value
     return float(np.asarray(values) @ queries.weights)
 
 
 def wide_case(spectrum: tuple[float, ...]) -> tuple[Head, Gaussian]:
-    """A head and tokens N(0, G) in three dimensions for which U'GU has the spectrum; U is neither
-    diagonal nor symmetric.
+    """A head and tokens N(0, G) in three dimensions such that U'GU has the given spectrum.
+
+    U is neither diagonal nor symmetric.
     """
     G = np.diag([1.0, 0.6, 0.3])
     turn = np.linalg.qr(np.array([[1.0, 2, 0], [0, 1, 1], [1, 0, -1]]))[0]
@@ -89,8 +96,8 @@ def _normal(d: int) -> Gaussian:
     return Gaussian(np.zeros(d), np.eye(d))
 
 
-def measure(quantity: Quantity, config: Config) -> xr.Dataset:
-    """The three families for one quantity."""
+def measure(quantity: ErrorOf, config: Config) -> xr.Dataset:
+    """Errors of one quantity in the three families."""
     return xr.merge(
         [_scalar(quantity, config), _wide(quantity), _discrete(quantity, config)],
         combine_attrs="drop",
@@ -105,13 +112,15 @@ def _stacked(curves: list[xr.Dataset], dims: tuple[str, ...], shape: tuple[int, 
     }
 
 
-def _scalar(quantity: Quantity, config: Config) -> xr.Dataset:
+def _scalar(quantity: ErrorOf, config: Config) -> xr.Dataset:
     lengths, sigmas = np.array(config["lengths"], np.float64), config["sigmas"]
     head, queries = Head(U=[[1.0]], V=[[1.0]]), _regular(0.1, 12.0, 1)
     laws = [Gaussian(np.zeros(1), s**2 * np.eye(1)) for s in sigmas]
-    curves = [concentration_curve(head, mu, _normal(1), lengths, quantity) for mu in laws]
+    curves = [concentration_curve(head, mu, _normal(1), lengths, _OBJECTS[quantity]) for mu in laws]
     grid = lengths[np.linspace(0, len(lengths) - 1, 5).astype(int)]
-    flat = concentration_curve(Head(U=[[0.0]], V=[[1.0]]), _normal(1), _normal(1), [1.0], quantity)
+    flat = concentration_curve(
+        Head(U=[[0.0]], V=[[1.0]]), _normal(1), _normal(1), [1.0], _OBJECTS[quantity]
+    )
     data = xr.Dataset(
         {
             **_stacked(curves, ("sigma", "length"), (len(sigmas),)),
@@ -133,10 +142,10 @@ def _scalar(quantity: Quantity, config: Config) -> xr.Dataset:
     return data.assign(c1=c1, bound=(("sigma", "length"), np.array([formula(s) for s in sigmas])))
 
 
-def _wide(quantity: Quantity) -> xr.Dataset:
+def _wide(quantity: ErrorOf) -> xr.Dataset:
     cases = [wide_case(spectrum) for spectrum in SPECTRA]
     queries = _regular(1.0, 6.0, 3)
-    curves = [concentration_curve(*case, _normal(3), _LONG, quantity) for case in cases]
+    curves = [concentration_curve(*case, _normal(3), _LONG, _OBJECTS[quantity]) for case in cases]
     gentle, tokens = cases[0]
     limit = limit_of_gaussian(
         quantity, np.asarray(gentle.U), _READ_OUT, np.asarray(tokens.covariance)
@@ -156,17 +165,17 @@ def _wide(quantity: Quantity) -> xr.Dataset:
     )
 
 
-def _discrete(quantity: Quantity, config: Config) -> xr.Dataset:
+def _discrete(quantity: ErrorOf, config: Config) -> xr.Dataset:
     head, queries = Head(U=_LAW_HEAD[0], V=_LAW_HEAD[1]), gauss_hermite(5, 2)
     laws, proxies = [], []
     for law, scale in itertools.product(_LAWS.values(), config["scales"]):
-        # in multiples of the sub-Gaussian parameter that is known of the law
+        # scale in multiples of the known sub-Gaussian parameter of the law
         unit = float(Empirical(law.points, law.weights).subgaussian_proxy()) ** 0.5
         laws.append(Atoms(law.points * scale / unit, law.weights))
         proxies.append(scale)
     curves = [
         concentration_curve(
-            head, Empirical(*law), Empirical(*queries), config["law_lengths"], quantity
+            head, Empirical(*law), Empirical(*queries), config["law_lengths"], _OBJECTS[quantity]
         )
         for law in laws
     ]
@@ -193,9 +202,9 @@ def _discrete(quantity: Quantity, config: Config) -> xr.Dataset:
 
 
 def _constants(
-    value: np.ndarray, sigma: np.ndarray, L: np.ndarray, c2: float, quantity: Quantity
+    value: np.ndarray, sigma: np.ndarray, L: np.ndarray, c2: float, quantity: ErrorOf
 ) -> np.ndarray:
-    """The smallest c_1 for each sigma: (..., sigma, length) to (..., sigma), on lengths L >= 2."""
+    """Smallest c_1 for each sigma, over lengths L >= 2: (..., sigma, length) to (..., sigma)."""
     powers, logs = _POWERS[quantity]
     usable = L >= 2
     L, s = L[usable], sigma[:, None]
@@ -203,15 +212,15 @@ def _constants(
 
 
 def _powers_of_sigma(constants: np.ndarray, sigma: np.ndarray, stated: int) -> np.ndarray:
-    """The power of sigma in the smallest constants between neighbouring sigma, with the stated one
-    put back.
-    """
+    """Power of sigma in the constants between neighbouring sigma, including the stated power."""
     return np.diff(np.log(constants), axis=-1) / np.diff(np.log(sigma)) + stated
 
 
-def examine(data: xr.Dataset, quantity: Quantity, name: str) -> list[Check]:
-    """The checks of one quantity; `name` begins their statements."""
-    at = {str(n): v.values for n, v in data.variables.items()}  # mutants are many: plain arrays
+def examine(data: xr.Dataset, quantity: ErrorOf, name: str) -> list[Check]:
+    """Checks of one quantity; their statements begin with `name`."""
+    at = {
+        str(n): v.values for n, v in data.variables.items()
+    }  # plain arrays are faster, and there are many mutants
     return [
         *_examine_scalar(at, quantity, name),
         *_examine_wide(at, quantity, name),
@@ -229,13 +238,13 @@ def _near(
     return at_most(text, np.abs(found / expected - 1).max(), high, part)
 
 
-def _examine_scalar(at: dict[str, np.ndarray], quantity: Quantity, name: str) -> list[Check]:
+def _examine_scalar(at: dict[str, np.ndarray], quantity: ErrorOf, name: str) -> list[Check]:
     stated = _POWERS[quantity][0]
     sigma, L, value, c2 = at["sigma"], at["length"], at["value"], float(at["c2"])
     end = power(L[-1])
     constants = _constants(value, sigma, L, c2, quantity)
     powers = _powers_of_sigma(constants, sigma, stated)
-    # beyond the last length the bound must fall more slowly than the error, or no constant serves
+    # beyond the last length the bound must fall more slowly than the error
     faster = (at["slope"][:, -1] + c2 / sigma**2).max()
     on_grid = value[:, np.searchsorted(L, at["grid_length"])]
     return [
@@ -245,14 +254,14 @@ def _examine_scalar(at: dict[str, np.ndarray], quantity: Quantity, name: str) ->
             10.0,
         ),
         at_most(
-            f"{name}: power of sigma in its smallest constants, largest of neighbours (stated: {stated})",
+            f"{name}: largest power of sigma in the smallest constants (stated: {stated})",
             powers.max(),
             float(stated),
         ),
         at_least(
-            f"{name}: the same, smallest: the constants do grow", powers.min(), 0.5, "control"
+            f"{name}: smallest such power: the constants do grow", powers.min(), 0.5, "control"
         ),
-        at_most(f"{name}: slope of error over bound at L = {end}, largest", faster, 0.0),
+        at_most(f"{name}: largest slope of error over bound at L = {end}", faster, 0.0),
         between(
             f"{name} at L = 1, U = 0: error where the bound is 0",
             at["one_token"],
@@ -261,7 +270,7 @@ def _examine_scalar(at: dict[str, np.ndarray], quantity: Quantity, name: str) ->
             "boundary",
         ),
         between(
-            f"{name}: the bound touches the curves",
+            f"{name}: smallest ratio of bound to error: the bound touches a curve",
             (at["bound"] / value).min(),
             1 - 1e-9,
             1 + 1e-9,
@@ -275,19 +284,24 @@ def _examine_scalar(at: dict[str, np.ndarray], quantity: Quantity, name: str) ->
             "accuracy",
         ),
         at_most(
-            f"{name}: curves, own relative error", (at["error"] / value).max(), 1e-6, "accuracy"
+            f"{name}: relative error estimate of the curves",
+            (at["error"] / value).max(),
+            1e-6,
+            "accuracy",
         ),
     ]
 
 
 def _log_exponent(kappa: np.ndarray, multiplicity: np.ndarray, extra: float) -> np.ndarray:
-    """The beta in L^{-theta} (ln L)^beta: k/2 above kappa = 1/2, k/2 + 1 at it, 0 below; the
-    U-gradient has (ln L)^2 more.
+    """The exponent beta in L^{-theta} (ln L)^beta.
+
+    It is k/2 for kappa > 1/2, k/2 + 1 at 1/2 and 0 below, where k is the multiplicity of kappa. The
+    U-gradient has `extra` = 2 more.
     """
     return np.where(kappa < 0.5, 0.0, multiplicity / 2 + extra + np.where(kappa == 0.5, 1.0, 0.0))
 
 
-def _examine_wide(at: dict[str, np.ndarray], quantity: Quantity, name: str) -> list[Check]:
+def _examine_wide(at: dict[str, np.ndarray], quantity: ErrorOf, name: str) -> list[Check]:
     kappa, L, value, slope = (at[n] for n in ("kappa", "long_length", "wide_value", "wide_slope"))
     theta = np.where(kappa <= 0.5, 1.0, np.sqrt(0.25 + 1 / kappa) - 0.5)
     beta = _log_exponent(kappa, at["multiplicity"], _EXTRA[quantity])
@@ -305,9 +319,13 @@ def _examine_wide(at: dict[str, np.ndarray], quantity: Quantity, name: str) -> l
             away[low, -1].max(),
             0.01,
         ),
-        at_most(f"{text}: |power of ln L - beta|, the same", np.abs(seen - beta)[low].max(), 0.25),
         at_most(
-            f"{text}: the distance of slopes shrinks like 1/(ln L)^2: last ratio, kappa = 4",
+            f"{text}: |power of ln L - beta|, kappa = 1/4 to 1",
+            np.abs(seen - beta)[low].max(),
+            0.25,
+        ),
+        at_most(
+            f"{text}, kappa = 4: that distance at the last length over the one before",
             (away[steep, -1] / away[steep, -2]).max(),
             0.5,
         ),
@@ -325,11 +343,13 @@ def _examine_wide(at: dict[str, np.ndarray], quantity: Quantity, name: str) -> l
             1e-2,
             "accuracy",
         ),
-        at_most(f"{text}: own relative error", (at["wide_error"] / value).max(), 1e-2, "accuracy"),
+        at_most(
+            f"{text}: relative error estimate", (at["wide_error"] / value).max(), 1e-2, "accuracy"
+        ),
     ]
 
 
-def _examine_discrete(at: dict[str, np.ndarray], quantity: Quantity, name: str) -> list[Check]:
+def _examine_discrete(at: dict[str, np.ndarray], quantity: ErrorOf, name: str) -> list[Check]:
     stated = _POWERS[quantity][0]
     scale, L, value = at["scale"], at["law_length"], at["law_value"]
     text = f"{name}, tokens of four atoms, d = 2"
@@ -337,7 +357,7 @@ def _examine_discrete(at: dict[str, np.ndarray], quantity: Quantity, name: str) 
     return [
         at_most(f"{text}: one c_1 for both laws and all sigma, c_2 = 1/2", constants.max(), 10.0),
         at_most(
-            f"{text}: power of sigma in its smallest constants, largest (stated: {stated})",
+            f"{text}: largest power of sigma in the smallest constants (stated: {stated})",
             _powers_of_sigma(constants, scale, stated).max(),
             float(stated),
         ),
@@ -354,13 +374,15 @@ def _examine_discrete(at: dict[str, np.ndarray], quantity: Quantity, name: str) 
             "claim",
         ),
         _near(
-            f"{text}: all prompts of 1, 2 and 3 tokens enumerated",
+            f"{text}: enumeration of all prompts of 1, 2 and 3 tokens",
             value[..., np.searchsorted(L, at["hand_length"])],
             at["law_by_hand"],
             1e-6,
             "accuracy",
         ),
-        at_most(f"{text}: own relative error", (at["law_error"] / value).max(), 1e-6, "accuracy"),
+        at_most(
+            f"{text}: relative error estimate", (at["law_error"] / value).max(), 1e-6, "accuracy"
+        ),
     ]
 
 
@@ -391,4 +413,4 @@ NOTICES: dict[str, tuple[Mutant, ...]] = {
     "law_by_hand": times(1.001, each="hand_length"),
     "law_limit": times(1.001, each="law"),
 }
-CONTEXT = {"c1": "the smallest constant for these curves, written in the figure"}
+CONTEXT = {"c1": "smallest constant for these curves, shown in the figure"}

@@ -5,15 +5,15 @@ limit of L times the mean squared error, from the squared influence of one token
 """
 
 import itertools
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 
-from ...concentration import Quantity
+ErrorOf = Literal["output", "gradient_U", "gradient_V"]
 
 
 class Atoms(NamedTuple):
-    """A law of finitely many points in the plane."""
+    """A law of finitely many points."""
 
     points: np.ndarray
     weights: np.ndarray
@@ -31,7 +31,7 @@ def gauss_hermite(nodes: int, d: int) -> Atoms:
 
 
 def _squared(
-    quantity: Quantity, y: np.ndarray, C: np.ndarray, V: np.ndarray, z: np.ndarray
+    quantity: ErrorOf, y: np.ndarray, C: np.ndarray, V: np.ndarray, z: np.ndarray
 ) -> np.ndarray:
     """Squared norm of the quantity for a change `y` of the mean and `C` of the covariance.
 
@@ -56,7 +56,7 @@ def _tilted(x: np.ndarray, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]
 
 
 def enumerated_error(
-    quantity: Quantity, U: np.ndarray, V: np.ndarray, law: Atoms, queries: Atoms, L: int
+    quantity: ErrorOf, U: np.ndarray, V: np.ndarray, law: Atoms, queries: Atoms, L: int
 ) -> float:
     """Mean squared error of `quantity`, by enumeration of all prompts of L atoms."""
     chosen = np.array(list(itertools.product(range(len(law.points)), repeat=L)))
@@ -73,7 +73,7 @@ def enumerated_error(
 
 
 def limit_of_atoms(
-    quantity: Quantity, U: np.ndarray, V: np.ndarray, law: Atoms, queries: Atoms
+    quantity: ErrorOf, U: np.ndarray, V: np.ndarray, law: Atoms, queries: Atoms
 ) -> float:
     """Limit of L times the mean squared error for a discrete law, by the delta method.
 
@@ -90,7 +90,7 @@ def limit_of_atoms(
     return float(total)
 
 
-def limit_of_gaussian(quantity: Quantity, U: np.ndarray, V: np.ndarray, G: np.ndarray) -> float:
+def limit_of_gaussian(quantity: ErrorOf, U: np.ndarray, V: np.ndarray, G: np.ndarray) -> float:
     """The same limit for tokens N(0, G) and queries N(0, I), |U'GU| < 1/2.
 
     Under the squared density, of mass e^S with S = u'Gu, x - m_u is N(Gu, G).

@@ -1,4 +1,4 @@
-"""Almost-sure convergence along one growing prompt, at the pace of the iterated logarithm."""
+"""Almost-sure convergence along one growing prompt, at the rate of the iterated logarithm."""
 
 import numpy as np
 import xarray as xr
@@ -11,14 +11,12 @@ from ...prompts import output_error
 from .mutants import power_of, times
 from .study import Check, Config, Study, at_least, at_most, power
 
-_RADIUS = 0.2  # of the ball that a path must not leave again
-_EARLY = 30.0  # a length from which on paths still do
+_RADIUS = 0.2  # of the ball around the limit that late paths must not leave
+_EARLY = 30.0  # a length after which many paths still leave it
 
 
 def measure(config: Config, key: Key[Array, ""]) -> xr.Dataset:
-    """|T_L - T| along many independent prompts that grow token by token, and E |T_L - T|^2 in
-    closed form.
-    """
+    """|T_L - T| along independent growing prompts, and E |T_L - T|^2 in closed form."""
     lengths = np.unique(np.geomspace(10, config["longest"], config["points"]).astype(int))
     head, mu = Head(U=[[1.0]], V=[[1.0]]), Gaussian(np.zeros(1), np.eye(1))
     path = growing_prompt(key, head, mu, [1.0], lengths, prompts=config["prompts"])
@@ -27,15 +25,13 @@ def measure(config: Config, key: Key[Array, ""]) -> xr.Dataset:
 
 
 def _leaving(data: xr.Dataset, after: float) -> xr.DataArray:
-    """The share of paths that are outside the ball at some length from `after` on."""
+    """Share of paths that are outside the ball at some length from `after` on."""
     tail = data.distance.isel(length=data.length.values >= after)
     return (tail.max("length") > _RADIUS).mean()
 
 
 def examine(data: xr.Dataset) -> list[Check]:
-    """Paths enter a ball and stay; they follow the iterated logarithm; their mean square is the
-    exact error.
-    """
+    """Late paths stay near the limit and below the envelope; their mean square is exact."""
     end = float(data.length[-1])
     late = data.isel(length=data.length.values >= end / 3)
     beyond = ((late.distance / late.envelope).max("length") > 1.5).mean()
@@ -59,7 +55,7 @@ def examine(data: xr.Dataset) -> list[Check]:
             0.05,
         ),
         at_least(
-            f"share further than {_RADIUS} at some L >= {_EARLY:g}: there is something to see",
+            f"control: share further than {_RADIUS} at some L >= {_EARLY:g}",
             _leaving(data, _EARLY),
             0.5,
             "control",
@@ -89,14 +85,20 @@ STUDY = Study(
     name="almost-sure",
     title="One growing prompt converges almost surely",
     source="almost-sure convergence",
-    statement="As tokens are added to one prompt, the attention output converges to its infinite-prompt limit with probability one; "
-    "the distance stays under the envelope of the law of the iterated logarithm, up to a factor that tends to one.",
-    formula=r"\limsup_{L\to\infty} \frac{|T[\hat\mu_L](z) - T[\mu](z)|}{\sqrt{2 \ln\ln L / L}} = \sqrt{\lambda_{\max}}",
-    method="Paths of independent prompts are simulated, one fixed key for all: evidence for a statement about the limit, not a proof. Almost-sure "
-    "convergence says that the probability of leaving a ball at any length from L on vanishes: the share of paths that do is counted. The constant of the "
-    "envelope is closed form, exp(σ²) V(Γ + Γuu'Γ)V' for Gaussian tokens; over many prompts a few are above it at any finite length (about one in a "
-    "hundred above 1.5 times, by the Gaussian limit). The mean square of the paths is compared with the exact error.",
-    unknown="We could not access the paper's own statement; the iterated logarithm is this project's sharpening.",
+    statement="As tokens are added to one prompt, the attention output converges to its "
+    "infinite-prompt limit with probability one. The distance stays below the envelope of the law "
+    "of the iterated logarithm, up to a factor that tends to one.",
+    formula=r"\limsup_{L\to\infty} \frac{|T[\hat\mu_L](z) - T[\mu](z)|}{\sqrt{2 \ln\ln L / L}} = "
+    r"\sqrt{\lambda_{\max}}",
+    method="Independent growing prompts are simulated with one fixed key. Almost-sure convergence "
+    "means that the probability of leaving a ball around the limit at any length from L on tends "
+    "to zero, so we count the paths that do. This is evidence for a statement about a limit, not a "
+    "proof. The constant of the envelope is the largest eigenvalue of exp(σ²) V(Γ + Γuu'Γ)V' for "
+    "Gaussian tokens. At any finite length a few paths exceed the envelope (by the Gaussian limit, "
+    "about one in a hundred exceeds it by half). The mean square of the paths is compared with the "
+    "exact error.",
+    unknown="We could not access the paper's own statement. The iterated logarithm is our "
+    "sharpening.",
     quick={"longest": 10_000, "points": 40, "prompts": 256},
     full={"longest": 1_000_000, "points": 80, "prompts": 256},
     measure=measure,

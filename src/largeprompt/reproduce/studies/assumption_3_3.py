@@ -1,4 +1,4 @@
-"""Assumption 3.3: nine tilted moments, in the two readings its restatements allow."""
+"""Assumption 3.3: nine tilted moments, in the two readings that its restatements allow."""
 
 from collections.abc import Callable
 
@@ -14,7 +14,7 @@ from .study import INFINITE, Check, Config, Study, at_least, at_most
 
 
 def measure(config: Config, key: Key[Array, ""]) -> xr.Dataset:
-    """Scalar Gaussian tokens and queries, U from 0 to beyond 1."""
+    """Moments for scalar Gaussian tokens and queries, U from 0 to beyond 1."""
     mu = Gaussian(np.zeros(1), np.eye(1))
     scales = np.array(config["scales"])
     found = xr.concat(
@@ -26,9 +26,7 @@ def measure(config: Config, key: Key[Array, ""]) -> xr.Dataset:
 
 
 def _by_quadrature(data: xr.Dataset, covariance: Callable[[float], np.ndarray]) -> np.ndarray:
-    """E |x|^p |z|^q for centred Gaussian (x, z) of a covariance, by Gauss-Hermite: exact for
-    polynomials.
-    """
+    """E |x|^p |z|^q for centred Gaussian (x, z), by Gauss-Hermite quadrature (exact here)."""
     nodes, weights = np.polynomial.hermite_e.hermegauss(20)
     weights = weights / weights.sum()
     moments = []
@@ -46,7 +44,7 @@ def _by_quadrature(data: xr.Dataset, covariance: Callable[[float], np.ndarray]) 
 
 
 def examine(data: xr.Dataset) -> list[Check]:
-    """All moments against quadrature; which are infinite."""
+    """All moments against quadrature, and which of them are infinite."""
     gentle, steep = data.isel(scale=data.scale < 1), data.isel(scale=data.scale >= 1)
     # x given z is N(uz, 1)
     tilted = _by_quadrature(data, lambda u: np.array([[1 + u * u, u], [u, 1.0]]))
@@ -60,12 +58,12 @@ def examine(data: xr.Dataset) -> list[Check]:
             1e-10,
         ),
         at_most(
-            "Assumption 3.3: infinite ones among all tilted moments, every |U|",
+            "Assumption 3.3: number of infinite tilted moments, every |U|",
             np.isinf(data.tilted).sum(),
             0.0,
         ),
         at_most(
-            "Assumption 3.3: infinite ones of the nine joint moments, |U| < 1",
+            "Assumption 3.3: number of infinite joint moments, |U| < 1",
             np.isinf(gentle.joint).sum(),
             0.0,
         ),
@@ -85,15 +83,18 @@ def examine(data: xr.Dataset) -> list[Check]:
 
 STUDY = Study(
     name="assumption-3.3",
-    title="The moments Proposition 3.4 asks for",
+    title="The moments that Proposition 3.4 needs",
     source="Assumption 3.3",
-    statement="Nine exponentially tilted moments, of orders 0, 4 and 8 in token and query, are finite. For Gaussian tokens and queries "
-    "they always are if the tilted law is normalised; without normalisation only as long as |Γ^(1/2) U C^(1/2)| < 1.",
-    formula=r"M_{pq} = \mathbb{E}_{z\sim\nu}\!\left[ |z|^q\, \mathbb{E}_{x\sim\mu_{Uz}} |x|^p \right] < \infty, \qquad p, q \in \{0, 4, 8\}",
-    method="Closed form for Gaussian tokens and queries, compared with Gauss-Hermite quadrature. Two readings are computed: the tilted law normalised ('tilted', as "
-    "attention uses it) and not ('joint').",
-    unknown="We could not access the published statement of Assumption 3.3 and compute two readings of it. The verdict is "
-    "for the normalised one.",
+    statement="Nine exponentially tilted moments, of orders 0, 4 and 8 in token and query, are "
+    "finite. For Gaussian tokens and queries they always are if the tilted law is normalised. "
+    "Without normalisation they are finite only if |Γ^(1/2) U C^(1/2)| < 1.",
+    formula=r"M_{pq} = \mathbb{E}_{z\sim\nu}\!\left[ |z|^q\, \mathbb{E}_{x\sim\mu_{Uz}} |x|^p "
+    r"\right] < \infty, \qquad p, q \in \{0, 4, 8\}",
+    method="Closed forms for Gaussian tokens and queries against Gauss-Hermite quadrature. Two "
+    "readings are computed: the tilted law normalised ('tilted', as attention uses it) and not "
+    "normalised ('joint').",
+    unknown="We could not access the published statement of Assumption 3.3 and compute two "
+    "readings of it. The verdict is for the normalised one.",
     quick={"scales": [0.0, 0.25, 0.5, 0.75, 0.9, 0.97, 1.0, 1.5, 2.0]},
     full={"scales": [*(i / 20 for i in range(20)), 0.97, 0.99, 1.0, 1.25, 1.5, 2.0, 4.0]},
     measure=measure,

@@ -1,5 +1,5 @@
-"""Assumption 4.2 for linear regression: the three conditions by which an independent audit
-verifies it, computed.
+"""Assumption 4.2 for linear regression: the three conditions by which an independent audit of the
+paper verifies it.
 """
 
 import math
@@ -17,13 +17,11 @@ from .study import Check, Config, Study, at_least, at_most, between
 
 _ORDERS = (2, 4, 8, 16)  # moments of sigma_w
 _C = (0.1, 0.5, 1.0)  # in L^{-c/sigma_w^2}
-_GRID = 20_001  # of the integral over |w|^2
+_GRID = 20_001  # points of the integral over |w|^2
 
 
 def measure(config: Config, key: Key[Array, ""]) -> xr.Dataset:
-    """Moments of sigma_w; (ln L)^4 E L^{-c/sigma_w^2}; tilted moments over growing tasks and
-    parameters.
-    """
+    """Moments of sigma_w, the average rate over tasks, and tilted moments for growing tasks."""
     cases = list(zip(config["dimensions"], config["norms"], strict=True))
     logs = np.array(config["log_lengths"], np.float64)
     dims = ("case", "c", "log_length")
@@ -50,25 +48,26 @@ def measure(config: Config, key: Key[Array, ""]) -> xr.Dataset:
 
 
 def _moment(p: int, d: int, norm: float) -> float:
-    """E sigma_w^p with sigma_w^2 = norm (1 + |w|^2), norm >= 1, w ~ N(0, I): Gauss-Laguerre in
-    |w|^2/2, exact.
+    """E sigma_w^p with sigma_w^2 = norm (1 + |w|^2), norm >= 1 and w ~ N(0, I).
+
+    Gauss-Laguerre quadrature in |w|^2/2, which is exact here.
     """
     nodes, weights = roots_genlaguerre(20, d / 2 - 1)
     return float(norm ** (p / 2) * (1 + 2 * nodes) ** (p / 2) @ weights / weights.sum())
 
 
 def _chi_squared(r: np.ndarray, d: int) -> np.ndarray:
-    """ln density of |w|^2 for w ~ N(0, I)."""
+    """Log density of |w|^2 for w ~ N(0, I)."""
     return (d / 2 - 1) * np.log(r) - r / 2 - d / 2 * math.log(2) - gammaln(d / 2)
 
 
 def _cauchy(r: np.ndarray, d: int) -> np.ndarray:
-    """ln density of |w|^2 for w Cauchy in one direction: outside the assumption."""
+    """Log density of |w|^2 for w Cauchy in one direction, which the assumption excludes."""
     return -math.log(math.pi) - np.log(r) / 2 - np.log1p(r)
 
 
 def _log_decay(log_length: float, c: float, d: int, norm: float, log_density) -> float:
-    """ln of (ln L)^4 E L^{-c/sigma_w^2}, by the trapezoidal rule in ln |w|^2."""
+    """Logarithm of (ln L)^4 E L^{-c/sigma_w^2}, by the trapezoidal rule in ln |w|^2."""
     t = np.linspace(-40.0, 60.0, _GRID)
     r = np.exp(t)
     terms = log_density(r, d) + t - c * log_length / (norm * (1 + r))
@@ -76,8 +75,9 @@ def _log_decay(log_length: float, c: float, d: int, norm: float, log_density) ->
 
 
 def _tilted(config: Config) -> dict:
-    """Tilted moments of order 8 in token and query, over growing |w| at fixed parameters, and over
-    growing |U| at a fixed task.
+    """Tilted moments of order 8 in token and query.
+
+    They are computed for growing |w| at fixed parameters, and for growing |U| at a fixed task.
     """
     cov = np.array([[1.0, 0.5], [0.5, 1.0]])
     U = np.array([[1.0, 0.2, -0.4], [0.3, -0.7, 0.1], [0.5, 0.6, 0.8]])
@@ -105,8 +105,9 @@ def _tilted(config: Config) -> dict:
 
 
 def _laplace(data: xr.Dataset) -> np.ndarray:
-    """ln of (ln L)^4 E L^{-c/sigma_w^2} at the last length, for long prompts: the tasks with 1 +
-    |w|^2 = sqrt(2 c ln L / norm) decide.
+    """Logarithm of (ln L)^4 E L^{-c/sigma_w^2} at the last length, by Laplace's method.
+
+    Tasks with 1 + |w|^2 = sqrt(2 c ln L / norm) dominate.
     """
     d, norm = data.dimension.values[:, None, None], data.norm.values[:, None, None]
     logs, c = data.log_length.values[-1:], data.c.values[:, None]
@@ -116,7 +117,7 @@ def _laplace(data: xr.Dataset) -> np.ndarray:
 
 
 def _moment_by_hand(p: int, d: int, norm: float) -> float:
-    """norm^{p/2} sum_j binomial(p/2, j) d (d + 2) ... (d + 2j - 2)."""
+    """E sigma_w^p as norm^{p/2} sum_j binomial(p/2, j) d (d + 2) ... (d + 2j - 2)."""
     half, total, product = p // 2, 0.0, 1.0
     for j in range(half + 1):
         total += math.comb(half, j) * product
@@ -125,15 +126,14 @@ def _moment_by_hand(p: int, d: int, norm: float) -> float:
 
 
 def examine(data: xr.Dataset) -> list[Check]:
-    """Each of the three conditions, against a closed form or an asymptotic one, and where the
-    second fails.
-    """
+    """Each condition against a closed or asymptotic form, and a law for which the second fails."""
     by_hand = np.array(
         [
             [_moment_by_hand(int(p), int(d), float(s)) for p in data.order.values]
             for d, s in zip(data.dimension.values, data.norm.values, strict=True)
         ]
     )
+    longest = float(data.log_length[-1])
     decay, heavy = data.log_decay.values, data.log_decay_heavy.values
     falling = np.diff(decay[..., -3:], axis=-1).max()
     sharp = np.abs(np.expm1(decay[..., -1:] - _laplace(data))).max()
@@ -147,30 +147,30 @@ def examine(data: xr.Dataset) -> list[Check]:
             1e-9,
         ),
         at_most(
-            f"2. (ln L)^4 E L^(-c/sigma_w^2) at ln L = {float(data.log_length[-1]):g}: log10, largest over c",
+            f"2. largest log10 of (ln L)^4 E L^(-c/sigma_w^2), ln L = {longest:g}",
             decay[..., -1].max() / math.log(10),
             -3.0,
         ),
-        at_most("2. its logarithm falls over the last lengths: largest step", falling, 0.0),
+        at_most("2. largest step of its logarithm over the last lengths", falling, 0.0),
         at_most(
-            "2. the same against Laplace's method at the last length: relative difference",
+            "2. that number against Laplace's method: relative difference",
             sharp,
             0.1,
         ),
         at_least(
-            "2. it is not small before: its largest value is at ln L of at least",
+            "2. control: it grows first; smallest ln L of its maximum",
             data.log_length.values[decay[:, 1].argmax(-1)].min(),
             30.0,
             "control",
         ),
         at_least(
-            "2. control: tasks of Cauchy law, it grows: smallest step of its logarithm",
+            "2. control: it grows for tasks of Cauchy law; smallest step of its logarithm",
             np.diff(heavy, axis=-1).min(),
             0.0,
             "control",
         ),
         between(
-            "2. control: it grows like (ln L)^(7/2): exponent at the last lengths",
+            "2. control: it grows like (ln L)^(7/2) there; exponent at the last lengths",
             (np.diff(heavy, axis=-1)[..., -1] / np.diff(np.log(data.log_length.values))[-1]).mean(),
             3.4,
             3.6,
@@ -186,24 +186,34 @@ def examine(data: xr.Dataset) -> list[Check]:
             by_parameters.max(),
             8.0,
         ),
-        at_least("3. and these powers are reached: |w|", by_task.max(), 15.0, "accuracy"),
-        at_least("3. and these powers are reached: |U|", by_parameters.max(), 7.5, "accuracy"),
+        at_least(
+            "3. largest k for |w|: the power 16 is approached", by_task.max(), 15.0, "accuracy"
+        ),
+        at_least(
+            "3. largest k for |U|: the power 8 is approached", by_parameters.max(), 7.5, "accuracy"
+        ),
     ]
 
 
 STUDY = Study(
     name="assumption-4.2",
-    title="What Theorem 4.3 asks of linear regression",
+    title="What Theorem 4.3 assumes, for linear regression",
     source="Assumption 4.2, as an independent audit verifies it for Section 5",
-    statement="Linear regression satisfies the three conditions by which an independent audit of the paper verifies Assumption 4.2: the sub-Gaussian "
-    "parameter of a task has polynomial moments; the average rate over tasks beats every power of ln L that is needed; tilted moments grow polynomially "
-    "in the task on every ball of parameters.",
-    formula=r"\mathbb{E}\,\sigma_w^p < \infty, \qquad (\ln L)^4\, \mathbb{E}\,L^{-c/\sigma_w^2} \to 0, \qquad "
-    r"M_{pq}(w, U) \le \mathrm{poly}(|w|) \;\; (|U| \le \rho), \qquad \sigma_w^2 = \max(1, \|\Sigma\| (1+|w|^2))",
-    method="1. Gauss-Laguerre quadrature against closed forms. 2. Quadrature over |w|² against Laplace's method, e^{1/2 - ρ} times powers of ρ = √(2 c ln L / ‖Σ‖), "
-    "in ln L up to 10⁵: the condition holds, but (ln L)⁴ wins at first, and the product begins to fall only beyond L = e³⁰, about 10¹³. For tasks of Cauchy law it grows. "
-    "3. The tilted moments of order 8 in token and query, closed form, for growing |w| and growing |U|, in block form and for a full matrix: local powers.",
-    unknown="We could not access the published statement of Assumption 4.2: these are the conditions of an audit, not the paper's own words.",
+    statement="Linear regression satisfies the three conditions by which an independent audit of "
+    "the paper verifies Assumption 4.2. The sub-Gaussian parameter of a task has polynomial "
+    "moments. The average over tasks of L^(-c/σ²) falls faster than any needed power of ln L "
+    "grows. Tilted moments grow polynomially in the task, on every ball of parameters.",
+    formula=r"\mathbb{E}\,\sigma_w^p < \infty, \qquad (\ln L)^4\, \mathbb{E}\,L^{-c/\sigma_w^2} "
+    r"\to 0, \qquad M_{pq}(w, U) \le \mathrm{poly}(|w|) \;\; (|U| \le \rho), \qquad \sigma_w^2 = "
+    r"\max(1, \|\Sigma\| (1+|w|^2))",
+    method="1. Gauss-Laguerre quadrature against closed forms. 2. Quadrature over |w|² against "
+    "Laplace's method, e^{1/2 - ρ} times powers of ρ = √(2 c ln L / ‖Σ‖), for ln L up to 10⁵. The "
+    "condition holds, but (ln L)⁴ dominates at first: the product begins to fall only beyond L = "
+    "e³⁰, about 10¹³. For tasks of Cauchy law it grows. 3. Tilted moments of order 8 in token and "
+    "query, in closed form, for growing |w| and growing |U|, in block form and for a full matrix: "
+    "local powers.",
+    unknown="We could not access the published statement of Assumption 4.2. These are the "
+    "conditions of an audit.",
     quick={
         "dimensions": [1, 2, 5],
         "norms": [1.0, 1.0, 2.26],

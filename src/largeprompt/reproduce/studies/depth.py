@@ -1,4 +1,4 @@
-"""Depth: particles pushed through layers approach the Gaussian recursion as the prompt grows."""
+"""Depth: a prompt passed through layers approaches the Gaussian recursion as it grows."""
 
 import jax
 import jax.numpy as jnp
@@ -14,7 +14,7 @@ from .mutants import plus, power_of, times
 from .study import Check, Config, Study, at_most, between, power
 
 _DIM = 3
-_AT_ONCE = 8  # prompts pushed side by side
+_AT_ONCE = 8  # prompts in a batch
 
 
 def random_layers(key: Key[Array, ""], d: int, depth: int, heads: int) -> list[Layer]:
@@ -31,7 +31,7 @@ def _start() -> Gaussian:
 def depth_errors(
     key: Key[Array, ""], lengths: list[int], replicates: int, depth: int
 ) -> Float[np.ndarray, "lengths replicates depth"]:
-    """Squared distance of mean and covariance between particles and the Gaussian recursion, after each layer."""
+    """Squared distance of mean and covariance to the Gaussian recursion, after each layer."""
     for_layers, for_tokens = jax.random.split(key)
     layers = random_layers(for_layers, _DIM, depth=depth, heads=2)
     start = _start()
@@ -39,7 +39,7 @@ def depth_errors(
     for layer in layers:
         limits.append(layer(limits[-1]))  # pyright: ignore[reportArgumentType]
 
-    # one program for all layers, and a few prompts at a time: compiling and memory do not grow with depth and replicates
+    # one program for all layers, in batches of prompts: compile time and memory stay bounded
     stacked = jax.tree.map(lambda *parts: jnp.stack(parts), *zip(layers, limits[1:], strict=True))
 
     def through(prompt: Empirical, step: tuple) -> tuple[Empirical, Float[Array, ""]]:
@@ -63,14 +63,12 @@ def depth_errors(
 def _by_hand(
     key: Key[Array, ""], length: int, prompts: int, depth: int
 ) -> Float[np.ndarray, "prompts depth"]:
-    """The same squared distances in NumPy, from other prompts: particles and recursion written
-    out.
-    """
+    """The same squared distances in NumPy, from other prompts."""
     for_layers, for_tokens = jax.random.split(key)
     layers = random_layers(for_layers, _DIM, depth=depth, heads=2)
-    spread = np.sqrt(np.array([1.0, 0.5, 0.0]))
-    x = 0.3 + spread * np.asarray(jax.random.normal(for_tokens, (prompts, length, _DIM)))
-    m, G = np.full(_DIM, 0.3), np.diag(spread**2)
+    deviation = np.sqrt(np.array([1.0, 0.5, 0.0]))
+    x = 0.3 + deviation * np.asarray(jax.random.normal(for_tokens, (prompts, length, _DIM)))
+    m, G = np.full(_DIM, 0.3), np.diag(deviation**2)
     errors = []
     for layer in layers:
         parts = [(np.asarray(head.U), np.asarray(head.V)) for head in layer.heads]
@@ -88,8 +86,9 @@ def _by_hand(
 
 
 def _at_a_query(key: Key[Array, ""], lengths: list[int], prompts: int) -> xr.Dataset:
-    """The first layer at a query outside the prompt: E |V (T_L - T)|^2 of each head, sampled in
-    NumPy and exact.
+    """Squared error of each head of the first layer at a query outside the prompt.
+
+    Sampled in NumPy, and in closed form.
     """
     for_layers, for_tokens = jax.random.split(key)
     (layer,) = random_layers(for_layers, _DIM, depth=1, heads=2)
@@ -141,21 +140,21 @@ def measure(config: Config, key: Key[Array, ""]) -> xr.Dataset:
 
 
 def examine(data: xr.Dataset) -> list[Check]:
-    """1/L at every depth, the same numbers in NumPy, and the exact error after the first layer."""
+    """The rate 1/L at every depth, the same numbers in NumPy, and the exact error of one layer."""
     logs, checks = np.log(data.length.values), []
     for layer in data.layer.values[::-1]:
         slope = np.polyfit(logs, np.log(data.squared_error.sel(layer=layer).values), 1)[0]
-        text = f"depth {layer}: squared error of particles ~ L^slope"
+        text = f"depth {layer}: exponent of L in the squared error"
         checks.append(between(text, slope, -1.25, -0.75))
     first = data.isel(length=0)
-    spread = np.hypot(first.squared_error_error, data.by_hand_error)
-    again = np.abs(first.squared_error - data.by_hand) / spread
+    combined = np.hypot(first.squared_error_error, data.by_hand_error)
+    again = np.abs(first.squared_error - data.by_hand) / combined
     away = np.abs(data.query_error - data.query_exact) / data.query_error_error
     relative = (data.squared_error_error / data.squared_error).max()
     return [
         *checks,
         at_most(
-            "depth 1, a query outside the prompt: sampled against exact error, in standard errors",
+            "depth 1, query outside the prompt: exact against sampled error, in standard errors",
             away.max(),
             5.0,
         ),
@@ -166,14 +165,14 @@ def examine(data: xr.Dataset) -> list[Check]:
             "accuracy",
         ),
         at_most(
-            f"L = {power(data.length[0])}: particles in NumPy, in standard errors",
+            f"L = {power(data.length[0])}: errors against NumPy, in standard errors",
             again.max(),
             5.0,
             "accuracy",
         ),
-        at_most("particles: largest relative standard error", relative, 0.3, "accuracy"),
+        at_most("largest relative standard error", relative, 0.3, "accuracy"),
         at_most(
-            "particles in NumPy: largest relative standard error",
+            "largest relative standard error in NumPy",
             (data.by_hand_error / data.by_hand).max(),
             0.1,
             "accuracy",
@@ -183,15 +182,18 @@ def examine(data: xr.Dataset) -> list[Check]:
 
 STUDY = Study(
     name="depth",
-    title="Through depth, particles follow the Gaussian recursion",
+    title="Through depth, prompts follow the Gaussian recursion",
     source="Lemma 2.1, iterated (Castin et al. 2025)",
-    statement="Since T is affine on Gaussian tokens, a residual layer maps Gaussian tokens to Gaussian tokens, with mean and covariance "
-    "in closed form; a prompt of L tokens pushed through the same layers approaches this recursion at rate 1/L in squared error.",
-    formula=r"\mu_{k+1} = \mathcal{N}(B m + \textstyle\sum_h V_h m,\; B \Gamma B^{\top}), \qquad "
-    r"B = I + \textstyle\sum_h V_h \Gamma U_h",
-    method="The recursion is exact. The error of particles (mean and covariance, squared) is a Monte Carlo mean over independent "
-    "prompts, shown with two standard errors; the exponent is fitted over the lengths shown, and the numbers at the first length are computed again in "
-    "NumPy from other prompts. After one layer the error at a query outside the prompt has a closed form, to which sampled prompts are compared.",
+    statement="Since T is affine on Gaussian tokens, a residual layer maps Gaussian tokens to "
+    "Gaussian tokens, with mean and covariance in closed form. A prompt of L tokens passed through "
+    "the same layers approaches this recursion at rate 1/L in squared error.",
+    formula=r"\mu_{k+1} = \mathcal{N}(B m + \textstyle\sum_h V_h m,\; B \Gamma B^{\top}), \qquad B "
+    r"= I + \textstyle\sum_h V_h \Gamma U_h",
+    method="The recursion is exact. The squared error (of mean and covariance) is a Monte Carlo "
+    "mean over independent prompts, shown with two standard errors. The exponent is fitted over "
+    "the lengths shown, and the numbers at the first length are computed again in NumPy from other "
+    "prompts. After one layer the error at a query outside the prompt has a closed form, which is "
+    "compared with sampled prompts.",
     quick={
         "lengths": [64, 256, 1024],
         "replicates": 64,

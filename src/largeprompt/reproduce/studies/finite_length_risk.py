@@ -1,4 +1,6 @@
-"""In-context regression at finite length: the best softmax head, the best linear head, ridge regression, and the floor."""
+"""Risk of in-context regression at finite length: best softmax head, best linear head, ridge
+regression.
+"""
 
 import jax
 import numpy as np
@@ -6,12 +8,13 @@ import xarray as xr
 from jaxtyping import Array, Key
 
 from ...icl import LinearRegression
+from ...prompts import MonteCarlo
 from .mutants import plus, power_of, times
 from .study import Check, Config, Study, at_least, at_most, between, power
 
 
 def measure(config: Config, key: Key[Array, ""]) -> xr.Dataset:
-    """Risks of minimisers over L, the posterior mean, and one simulation."""
+    """Risks of minimisers and of ridge regression against L, and one simulation."""
     d, noise = config["dim"], config["noise_variance"]
     index = np.arange(d)
     cov = config["rho"] ** np.abs(index[:, None] - index)
@@ -20,26 +23,26 @@ def measure(config: Config, key: Key[Array, ""]) -> xr.Dataset:
     lengths = config["lengths"]
     best = [task.minimiser(L) for L in lengths]
     linear = [task.minimiser(L, "linear") for L in lengths]
-    ridge = [task.bayes_risk(L, for_ridge) for L in lengths]
-    crossed = [float(task.risk(head.params, L)) for head, L in zip(linear, lengths, strict=True)]
+    ridge = [task.bayes_risk(L, MonteCarlo(for_ridge)) for L in lengths]
+    crossed = [
+        float(task.risk(head.params, L).value) for head, L in zip(linear, lengths, strict=True)
+    ]
     middle = config["simulated_length"]
-    sampled = task.sampled_risk(
-        best[lengths.index(middle)].params,
-        middle,
-        key=for_simulation,
-        relative_error=config["relative_error"],
+    simulation = MonteCarlo(
+        for_simulation, relative_error=config["relative_error"], whole_tokens=True
     )
+    sampled = task.risk(best[lengths.index(middle)].params, middle, method=simulation)
     return xr.Dataset(
         {
             "softmax": ("length", [float(found.risk) for found in best]),
             "linear": ("length", [float(found.risk) for found in linear]),
             "linear_weights_in_softmax": ("length", crossed),
             "ridge": ("length", [float(found.value) for found in ridge]),
-            "ridge_error": ("length", [float(found.standard_error) for found in ridge]),
+            "ridge_error": ("length", [float(found.error) for found in ridge]),
             "floor": noise / 2,
             "gradient_norm": max(float(found.gradient_norm) for found in (*best, *linear)),
             "simulated": float(sampled.value),
-            "simulated_error": float(sampled.standard_error),
+            "simulated_error": float(sampled.error),
         },
         {
             "length": np.array(lengths, np.float64),
@@ -50,32 +53,29 @@ def measure(config: Config, key: Key[Array, ""]) -> xr.Dataset:
 
 
 def _best_linear(cov: np.ndarray, noise: float, L: np.ndarray) -> np.ndarray:
-    """The risk of the best linear head, written out: a quadratic in M = b A, tasks N(0, I/d)."""
+    """Risk of the best linear head in NumPy: a quadratic in M = b A, for tasks N(0, I/d)."""
     d = len(cov)
     risks = []
     for length in L:
-        spread = np.trace(cov) / d + noise
-        curvature = (1 + 1 / length) * cov @ cov / d + spread / length * cov
-        pull = (
-            cov @ cov / d
-        )  # the risk is tr(M'CMS)/2 - tr(M'PS) + ..., S = cov in the place of the query
+        target = np.trace(cov) / d + noise  # E y^2
+        curvature = (1 + 1 / length) * cov @ cov / d + target / length * cov
+        pull = cov @ cov / d  # the risk is tr(M'CMS)/2 - tr(M'PS) + E y^2 / 2, with S = cov
         M = np.linalg.solve(curvature, pull @ np.linalg.inv(cov))
         gain = np.trace(M.T @ pull)
-        risks.append((np.trace(cov) / d + noise - gain) / 2)
+        risks.append((target - gain) / 2)
     return np.array(risks)
 
 
 def examine(data: xr.Dataset) -> list[Check]:
-    """Both heads merge at the pace 1/L, above ridge regression; linear and ridge as theory has
-    them.
-    """
+    """Both heads approach the floor like 1/L, above ridge regression; both references in NumPy."""
     end, L = f"L = {power(data.length[-1])}", data.length.values
     floor, noise = float(data.floor), 2 * float(data.floor)
     excess = data[["softmax", "linear", "ridge"]] - floor
     slope = np.log(excess.isel(length=-1) / excess.isel(length=-2)) / np.log(L[-1] / L[-2])
     below = np.minimum(data.softmax, data.linear) - data.ridge + 5 * data.ridge_error
     crossed = data.linear_weights_in_softmax
-    exact = data.softmax.sel(length=float(data.simulated_length))
+    middle = float(data.simulated_length)
+    exact = data.softmax.sel(length=middle)
     by_hand = _best_linear(data["cov"].values, noise, L)
     # ridge regression: noise d / 2L above the floor, as Cov(w | prompt) ~ noise Sig^-1 / L
     asymptote = noise * data.sizes["row"] / 2 / L[-1]
@@ -85,33 +85,37 @@ def examine(data: xr.Dataset) -> list[Check]:
             f"excess risk of the best softmax head over the floor, {end}", excess.softmax[-1], 1e-3
         ),
         at_most(
-            f"softmax minus linear, {end}: the curves merge",
+            f"softmax minus linear, {end}",
             np.abs(data.softmax[-1] - data.linear[-1]),
             1e-3,
         ),
-        between("excess risk of softmax ~ L^slope at the last lengths", slope.softmax, -1.1, -0.9),
-        between("excess risk of linear ~ L^slope at the last lengths", slope.linear, -1.1, -0.9),
-        at_least("no head beats the posterior mean: smallest margin", below.min(), 0.0),
+        between(
+            "exponent of L in the excess risk of softmax, last lengths", slope.softmax, -1.1, -0.9
+        ),
+        between(
+            "exponent of L in the excess risk of linear, last lengths", slope.linear, -1.1, -0.9
+        ),
+        at_least("no head beats ridge regression: smallest margin", below.min(), 0.0),
         at_most(
-            f"the best linear head's weights in softmax, minus linear, {end}: they merge too",
+            f"the best linear head's weights in softmax, minus linear, {end}",
             np.abs(crossed[-1] - data.linear[-1]),
             1e-3,
         ),
         at_least(
-            "the linear minimiser is not the softmax one: smallest gain of training softmax itself",
+            "control: smallest gain of the softmax minimiser over the linear one's weights",
             (crossed - data.softmax).min(),
             0.0,
             "control",
         ),
-        at_least("the same: largest gain", (crossed - data.softmax).max(), 1e-6, "control"),
+        at_least("control: largest such gain", (crossed - data.softmax).max(), 1e-6, "control"),
         at_most(
-            "risk of the best linear head, solved by hand: largest relative difference",
+            "risk of the best linear head against NumPy: largest relative difference",
             np.abs(data.linear / by_hand - 1).max(),
             1e-9,
             "accuracy",
         ),
         at_most(
-            f"excess of ridge regression over noise d / 2L, {end}: distance to 1 beyond 5 errors",
+            f"excess of ridge regression over noise d / 2L, {end}: distance to 1 minus 5 errors",
             np.abs(excess.ridge[-1] / asymptote - 1) - ridge_error,
             0.01,
             "accuracy",
@@ -119,7 +123,7 @@ def examine(data: xr.Dataset) -> list[Check]:
         at_most("that margin: 5 standard errors of ridge regression", ridge_error, 0.1, "accuracy"),
         at_most("largest gradient norm at a minimiser", data.gradient_norm, 1e-9, "accuracy"),
         between(
-            f"softmax risk at L = {float(data.simulated_length):g}: simulation, in standard errors",
+            f"softmax risk at L = {middle:g} against simulation, in standard errors",
             (data.simulated - exact) / data.simulated_error,
             -5.0,
             5.0,
@@ -136,16 +140,20 @@ def examine(data: xr.Dataset) -> list[Check]:
 
 STUDY = Study(
     name="finite-length-risk",
-    title="Learning in context: softmax, linear, ridge and the floor against prompt length",
+    title="Learning in context: risk against prompt length",
     source="Sections 5 and 6 (end points of training)",
-    statement="The risk of the best softmax head and of the best linear head merge as the prompt grows, and approach the Bayes risk. "
-    "At finite length both stay above ridge regression, which is the Bayes predictor here.",
-    formula=r"\min_{A,b} R_L(A,b) \;\longrightarrow\; \tfrac12\tau^2, \qquad R_L = \tfrac12\,\mathbb{E}\,(\hat y_L - y)^2",
-    method="Risks of heads are exact, and so are the minimisers (certified by their gradient). Ridge regression is the posterior mean; its "
-    "risk is a Monte Carlo mean over 4096 prompts drawn exactly in law, with standard error. The softmax risk is checked against "
-    "simulated prompts at one length. Risk is half the squared error, so the noise floor is τ²/2.",
-    unknown="The captions and numbers of the paper's Section 6 figures were not at hand, so this is the same comparison, not a copy of "
-    "a figure: heads in block form, at their optimum, rather than after a number of training steps.",
+    statement="The risks of the best softmax head and of the best linear head merge as the prompt "
+    "grows, and approach the noise floor. At finite length both are above the risk of ridge "
+    "regression, which is the Bayes predictor here.",
+    formula=r"\min_{A,b} R_L(A,b) \;\longrightarrow\; \tfrac12\tau^2, \qquad R_L = "
+    r"\tfrac12\,\mathbb{E}\,(\hat y_L - y)^2",
+    method="Risks of heads are exact, and so are the minimisers (certified by their gradient). "
+    "Ridge regression is the posterior mean; its risk is a Monte Carlo mean over 4096 prompts "
+    "drawn from their exact law, with standard error. The softmax risk is tested by simulated "
+    "prompts at one length. Risk is half the squared error, so the noise floor is τ²/2.",
+    unknown="We could not access the captions and numbers of the figures of Section 6. This is the "
+    "same comparison, not a copy of a figure: heads in block form at their optimum, not after a "
+    "number of training steps.",
     quick={
         "dim": 2,
         "rho": 0.5,

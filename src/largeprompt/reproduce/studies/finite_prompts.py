@@ -1,4 +1,4 @@
-"""Finite prompts: the exact errors against an independent integral, against simulation, and at the ends of the range of L."""
+"""Errors of finite prompts in closed form, against quadrature, simulation, and both ends of L."""
 
 import jax.numpy as jnp
 import numpy as np
@@ -8,15 +8,15 @@ from jaxtyping import Array, Key
 from ...attention import Head
 from ...measures import Empirical, Gaussian
 from ...participation import participation
-from ...prompts import estimate, gradient_error, output_error
+from ...prompts import MonteCarlo, OutputError, expect, gradient_error, output_error
 from .mutants import plus, power_of, times
 from .study import Check, Config, Study, at_most, between
 
-_WIDE = (1.0, 50.0, 1e11, 1e12)  # lengths for a head of three dimensions
+_WIDE = (1.0, 50.0, 1e11, 1e12)  # lengths of the three-dimensional case
 
 
 def measure(config: Config, key: Key[Array, ""]) -> xr.Dataset:
-    """The closed forms from participation moments, for Gaussian tokens in one dimension and in three."""
+    """Closed forms from participation moments, for Gaussian tokens with d = 1 and d = 3."""
     lengths = np.array(config["lengths"], np.float64)
     variance, mean, z = 0.8, 0.3, jnp.array([1.2])
     head = Head(U=[[0.9]], V=[[1.3], [0.4]])
@@ -28,9 +28,8 @@ def measure(config: Config, key: Key[Array, ""]) -> xr.Dataset:
     query = jnp.array([0.6, -0.8, 0.5])
     cov = jnp.diag(jnp.array([1.0, 0.5, 0.0]))
     tokens = Gaussian(jnp.array([0.1, 0.0, -0.2]), cov)
-    found = estimate(
-        key, "output_error", wide, tokens, query, 50, max_replicates=config["replicates"]
-    )
+    method = MonteCarlo(key, max_replicates=config["replicates"], whole_tokens=True)
+    found = expect(OutputError(), wide, tokens, query, 50, method)
     pull = (cov @ query)[:2]
     sigma = np.linspace(0, 6, 13)[:, None]
     return xr.Dataset(
@@ -46,7 +45,7 @@ def measure(config: Config, key: Key[Array, ""]) -> xr.Dataset:
             "one_token": float(jnp.trace(cov[:2, :2]) + pull @ pull),
             "score_variance": float(query @ cov @ query),
             "simulated": float(found.value),
-            "simulated_error": float(found.standard_error),
+            "simulated_error": float(found.error),
             "participation_error": float(jnp.max(participation(sigma, lengths).error)),
         },
         {"length": lengths, "wide_length": list(_WIDE)},
@@ -54,7 +53,7 @@ def measure(config: Config, key: Key[Array, ""]) -> xr.Dataset:
 
 
 def examine(data: xr.Dataset) -> list[Check]:
-    """Closed forms against the integral, against simulation, and at both ends of the range of L."""
+    """Closed forms against quadrature, against simulation, and at both ends of the range of L."""
     gap = np.abs(data.output_integral / data.output_error - 1).max()
     slope_gap = np.abs(data.gradient_U_integral / data.gradient_U_error - 1).max()
     wide = data.wide_error
@@ -66,7 +65,11 @@ def examine(data: xr.Dataset) -> list[Check]:
         at_most("output error: closed form = Laplace integral, L to 1e12", gap, 1e-10),
         at_most("U-gradient error: closed form = Laplace integral", slope_gap, 1e-8),
         between(
-            "output error at L = 50: simulation, in standard errors", scores, -5.0, 5.0, "accuracy"
+            "output error at L = 50 against simulation, in standard errors",
+            scores,
+            -5.0,
+            5.0,
+            "accuracy",
         ),
         at_most(
             "output error at L = 50: relative standard error of the simulation",
@@ -81,7 +84,7 @@ def examine(data: xr.Dataset) -> list[Check]:
             1e-6,
         ),
         at_most(
-            "participation: own error estimate, sigma to 6, L to 1e12",
+            "participation moments: error estimate, sigma to 6, L to 1e12",
             data.participation_error,
             1e-11,
             "accuracy",
@@ -93,12 +96,13 @@ STUDY = Study(
     name="finite-prompts",
     title="The error of a finite prompt, in closed form",
     source="this project's identity (behind Propositions 3.1 and 3.4)",
-    statement="For Gaussian tokens the mean squared error of a prompt of L tokens is a combination of three participation moments of "
-    "softmax weights, exact for every L from 1 to infinity.",
-    formula=r"\mathbb{E}\,|T_L - T|^2 = \operatorname{tr}(V\Gamma V^{\top})\, P_2 + |V\Gamma U z|^2\,(P_2 - 6P_3 + 6P_{22})",
-    method="The closed form against an integral that does not use it (tokens discretised on 60 Gauss-Hermite nodes, a law of finitely "
-    "many atoms), as relative difference; against simulated prompts at L = 50, in standard errors; and against what is known at both "
-    "ends of the range of L.",
+    statement="For Gaussian tokens the mean squared error of a prompt of L tokens is a combination "
+    "of three participation moments of softmax weights, exact for every L from 1 to infinity.",
+    formula=r"\mathbb{E}\,|T_L - T|^2 = \operatorname{tr}(V\Gamma V^{\top})\, P_2 + |V\Gamma U "
+    r"z|^2\,(P_2 - 6P_3 + 6P_{22})",
+    method="The closed form is compared with an integral that does not use it (tokens on 60 "
+    "Gauss-Hermite nodes, a law of finitely many atoms), with simulated prompts at L = 50, and "
+    "with known values at both ends of the range of L.",
     quick={"lengths": [1.0, 2.0, 10.0, 1e3, 1e6, 1e9, 1e12], "replicates": 2048},
     full={"lengths": np.geomspace(1, 1e12, 37).tolist(), "replicates": 100_000},
     measure=measure,

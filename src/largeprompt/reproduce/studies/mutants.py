@@ -1,8 +1,8 @@
-"""Wrong versions of the numbers of a study: the changes its checks must notice.
+"""Wrong versions of a study's numbers, which its checks must detect.
 
-A check that holds whatever the numbers says nothing. So every study lists mutants of its
-variables: a factor, a power of the length, an offset of a small part of the effect; of the whole
-variable or of each of its slices.
+A check that holds for any numbers says nothing. Every study therefore lists mutants of its
+variables: multiplied by a factor or by a power of the length, or shifted, as a whole or one slice
+at a time.
 """
 
 from collections.abc import Callable, Iterator
@@ -12,16 +12,14 @@ import xarray as xr
 
 
 class Mutant(NamedTuple):
-    """A change of a variable: of all of it, or with `each` of every slice along that dimension by
-    itself.
-    """
+    """A change of a whole variable, or of one slice along the dimension `each` at a time."""
 
     name: str
     change: Callable[[xr.DataArray], xr.DataArray]
     each: str | None = None
 
     def of(self, variable: xr.DataArray) -> Iterator[tuple[str, xr.DataArray]]:
-        """The changed variable, once or for each slice, with a description."""
+        """Yield the changed variable with a description, once or for each slice."""
         if self.each is None:
             yield self.name, self.change(variable)
             return
@@ -33,17 +31,17 @@ class Mutant(NamedTuple):
 
 
 def times(*factors: int | float, each: str | None = None) -> tuple[Mutant, ...]:
-    """The variable multiplied by a factor."""
+    """Multiply the variable by a factor."""
     return tuple(Mutant(f"times {c:g}", lambda a, c=c: a * c, each) for c in factors)
 
 
 def plus(*offsets: int | float, each: str | None = None) -> tuple[Mutant, ...]:
-    """An offset added: for differences that should vanish, and for numbers whose scale is one."""
+    """Add an offset: for differences that should vanish, and for numbers of order one."""
     return tuple(Mutant(f"plus {c:g}", lambda a, c=c: a + c, each) for c in offsets)
 
 
 def power_of(dim: str, *exponents: int | float, each: str | None = None) -> tuple[Mutant, ...]:
-    """The variable multiplied by a power of a coordinate, such as the length."""
+    """Multiply the variable by a power of a coordinate, such as the length."""
     return tuple(
         Mutant(f"times {dim}^{c:g}", lambda a, c=c: a * a[dim] ** c, each) for c in exponents
     )

@@ -1,4 +1,4 @@
-"""Where Lemma 2.1 ends: tokens that are not Gaussian converge, but not to linear attention."""
+"""Outside Lemma 2.1: tokens that are not Gaussian converge, but not to linear attention."""
 
 import numpy as np
 import xarray as xr
@@ -12,7 +12,7 @@ from .study import Check, Config, Study, at_least, at_most, power
 
 
 def measure(config: Config, key: Key[Array, ""]) -> xr.Dataset:
-    """Distance to the own limit and to linear attention, for signs and for Gaussian tokens of the same covariance."""
+    """Distances to the own limit and to linear attention, for two laws of tokens."""
     head, query = Head(U=np.eye(2), V=np.eye(2)), Dirac(np.ones(2))
     laws = {"Rademacher": Rademacher(2), "Gaussian": Gaussian(np.zeros(2), np.eye(2))}
     lengths = np.array(config["lengths"], np.float64)
@@ -22,11 +22,13 @@ def measure(config: Config, key: Key[Array, ""]) -> xr.Dataset:
 
 
 def _one_token_and_many() -> dict[str, tuple[float, float, float, float]]:
-    """For each law at z = (1, 1): |T - T_lin|^2, both distances at L = 1, and lim L E|T_L - T|^2
-    (delta method), by hand.
+    """Closed forms at z = (1, 1) for each law.
+
+    These are |T - T_lin|^2, both distances at L = 1, and the limit of L E|T_L - T|^2 by the delta
+    method.
     """
     t = np.tanh(1.0)
-    # signs: E (x - t)^2 e^{2x} / cosh^2 in one coordinate, times E e^{2x} / cosh^2 in the other
+    # E (x - t)^2 e^{2x} / cosh^2 in one coordinate, times E e^{2x} / cosh^2 in the other
     one = ((1 - t) ** 2 * np.exp(2) + (1 + t) ** 2 * np.exp(-2)) / 2 / np.cosh(1.0) ** 2
     signs = 2 * one * np.cosh(2.0) / np.cosh(1.0) ** 2
     return {
@@ -36,7 +38,7 @@ def _one_token_and_many() -> dict[str, tuple[float, float, float, float]]:
 
 
 def examine(data: xr.Dataset) -> list[Check]:
-    """What is left at the last length, the pace before, and the first token."""
+    """Distances at the last length, their rate, and their values for one token."""
     shown = f"L = {power(data.length[-1])}"
     left = data.linear.sel(law="Rademacher")[-1]
     checks = [at_least(f"Rademacher tokens, {shown}: distance to linear attention", left, 0.1)]
@@ -48,7 +50,7 @@ def examine(data: xr.Dataset) -> list[Check]:
         checks += [
             at_most(f"{law} tokens: |T - T_lin|^2 against its closed form", gap, 1e-12, control),
             at_most(
-                f"{law} tokens, {shown}: distance to linear attention beyond that",
+                f"{law} tokens, {shown}: distance to linear attention minus that",
                 np.abs(end.linear - between_limits),
                 1e-6,
                 control,
@@ -59,16 +61,21 @@ def examine(data: xr.Dataset) -> list[Check]:
                 1e-6,
                 control,
             ),
-            at_most(f"{law} tokens, L = 1: both distances by hand", first, 1e-12, "accuracy"),
+            at_most(
+                f"{law} tokens, L = 1: both distances against closed forms",
+                first,
+                1e-12,
+                "accuracy",
+            ),
         ]
     own_errors = (data.own_limit_error / data.own_limit).max()
     others = (data.linear_error + data.between_limits_error).max()
     return [
         *checks,
         at_most(
-            "own relative error of the distance to the own limit", own_errors, 1e-6, "accuracy"
+            "relative error estimate of the distance to the own limit", own_errors, 1e-6, "accuracy"
         ),
-        at_most("own error of the other distances", others, 1e-6, "accuracy"),
+        at_most("error estimate of the other distances", others, 1e-6, "accuracy"),
     ]
 
 
@@ -76,11 +83,14 @@ STUDY = Study(
     name="non-gaussian-limit",
     title="Other tokens converge too, but not to linear attention",
     source="outside the hypotheses of Lemma 2.1",
-    statement="A prompt of signs approaches its own infinite-prompt limit as it grows, while its distance to linear attention stays "
-    "positive: 'softmax is linear attention for large prompts' needs Gaussian tokens.",
-    formula=r"\lim_{L\to\infty} \mathbb{E}\,|T[\hat\mu_L](z) - V\Gamma U z|^2 = |T[\mu](z) - V \Gamma U z|^2 > 0",
-    method="Exact: signs have finitely many atoms and Gaussian tokens closed forms; no prompt is sampled. One query, z = (1, 1), "
-    "where the first token, the limits and the constant of the 1/L are known by hand.",
+    statement="The output for Rademacher tokens converges to its own limit as the prompt grows, "
+    "and its distance to linear attention stays positive. That softmax attention is linear for "
+    "large prompts needs Gaussian tokens.",
+    formula=r"\lim_{L\to\infty} \mathbb{E}\,|T[\hat\mu_L](z) - V\Gamma U z|^2 = |T[\mu](z) - V "
+    r"\Gamma U z|^2 > 0",
+    method="Exact: Rademacher tokens have finitely many atoms, Gaussian tokens closed forms; no "
+    "prompt is sampled. One query, z = (1, 1), where the values for one token, the limits and the "
+    "constant of the 1/L rate are known in closed form.",
     quick={"lengths": np.geomspace(1, 1e9, 19).tolist()},
     full={"lengths": np.geomspace(1, 1e12, 73).tolist()},
     measure=measure,

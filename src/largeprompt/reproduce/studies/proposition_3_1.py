@@ -1,4 +1,4 @@
-"""Proposition 3.1: the error of the output, averaged over queries, against its bound, its sharp exponent, and at L = 1."""
+"""Proposition 3.1: the mean squared error of the output, its bound and its sharp exponent."""
 
 import numpy as np
 import xarray as xr
@@ -6,12 +6,13 @@ from jaxtyping import Array, Key
 
 from ...concentration import concentration_curve
 from ...measures import Gaussian
+from ...prompts import MonteCarlo
 from . import _error_families
 from .mutants import times
 from .study import Check, Config, Study, at_most, between
 
-_SIMULATED = 100.0  # tokens
-_STEEP = 2  # the configuration of three dimensions with kappa = 1
+_SIMULATED = 100.0  # length of the simulated prompts
+_STEEP = 2  # index of the three-dimensional case with kappa = 1
 
 
 def measure(config: Config, key: Key[Array, ""]) -> xr.Dataset:
@@ -20,9 +21,7 @@ def measure(config: Config, key: Key[Array, ""]) -> xr.Dataset:
         *_error_families.wide_case(_error_families.SPECTRA[_STEEP]),
         Gaussian(np.zeros(3), np.eye(3)),
         [_SIMULATED],
-        method="montecarlo",
-        key=key,
-        relative_error=config["relative_error"],
+        method=MonteCarlo(key, relative_error=config["relative_error"]),
     )
     return _error_families.measure("output", config).assign(
         simulated=float(sampled.value[0]), simulated_error=float(sampled.error[0])
@@ -30,12 +29,12 @@ def measure(config: Config, key: Key[Array, ""]) -> xr.Dataset:
 
 
 def examine(data: xr.Dataset) -> list[Check]:
-    """Constants, powers of sigma, slopes, and what is known by other means."""
+    """Checks of the three families, and the simulation against the exact value."""
     exact = data.wide_value.isel(case=_STEEP).sel(long_length=_SIMULATED)
     return [
         *_error_families.examine(data, "output", "Prop. 3.1"),
         between(
-            "Prop. 3.1, d = 3, kappa = 1, L = 100: simulation, in standard errors",
+            "Prop. 3.1, d = 3, kappa = 1, L = 100: exact against simulation, in standard errors",
             (data.simulated - exact) / data.simulated_error,
             -5.0,
             5.0,
@@ -54,16 +53,22 @@ STUDY = Study(
     name="proposition-3.1",
     title="The output concentrates as the prompt grows",
     source="Proposition 3.1",
-    statement="For σ-sub-Gaussian tokens (σ ≥ 1) and 1-sub-Gaussian queries there are constants, depending on the head and the dimension "
-    "only, for which the mean squared distance to the infinite prompt is bounded as below. As printed it carries no condition on L; "
-    "at L = 1 the bound is 0 and the error is not, so it can only be meant for L ≥ 2.",
-    formula=r"\mathbb{E}\,\|T[\hat\mu_L] - T[\mu]\|^2_{L^2(\nu)} \le c_1 \sigma^6 \frac{\ln L}{L^{c_2/\sigma^2}}",
-    method="Exact error curves, compared with averages over grids of queries (and one simulation). Tokens N(0, σ²), queries N(0, 1), U = V = 1: one pair "
-    "(c₁, c₂) for all σ ≥ 1, and the power of σ in the smallest constants, which may be smaller than the stated one. Tokens N(0, Γ) in three dimensions, U "
-    "not the identity, up to L = 10²⁵: local slopes against the sharp -θ + β/ln L, where θ(κ) = 1 for κ ≤ 1/2 and √(1/4 + 1/κ) − 1/2 above, κ the largest "
-    "eigenvalue of U'ΓU, k its multiplicity, and β = k/2 (k/2 + 1 at κ = 1/2, 0 below). Two laws of four atoms in the plane (signs; words with a rare large "
-    "one), queries on Gauss-Hermite points: enumeration of all short prompts, and the delta method at the other end.",
-    unknown="The paper does not name its constants; those shown are the smallest for these curves.",
+    statement="For σ-sub-Gaussian tokens (σ ≥ 1) and 1-sub-Gaussian queries there are constants "
+    "that depend only on the head and the dimension, such that the mean squared distance to the "
+    "infinite prompt is bounded as below. The printed statement has no condition on L. At L = 1 "
+    "the bound is 0 and the error is not, so it can only be meant for L ≥ 2.",
+    formula=r"\mathbb{E}\,\|T[\hat\mu_L] - T[\mu]\|^2_{L^2(\nu)} \le c_1 \sigma^6 \frac{\ln "
+    r"L}{L^{c_2/\sigma^2}}",
+    method="Exact error curves, tested by averages over grids of queries and by one simulation. "
+    "(1) Tokens N(0, σ²), queries N(0, 1), U = V = 1: one pair (c₁, c₂) for all σ ≥ 1, and the "
+    "power of σ in the smallest constants, which may be smaller than stated. (2) Tokens N(0, Γ) in "
+    "three dimensions, U not the identity, up to L = 10²⁵: local slopes against the sharp rate -θ "
+    "+ β/ln L. Here κ is the largest eigenvalue of U'ΓU and k its multiplicity; θ = 1 for κ ≤ 1/2 "
+    "and √(1/4 + 1/κ) − 1/2 above; β = k/2, but k/2 + 1 at κ = 1/2 and 0 below. (3) Two laws of "
+    "four atoms in the plane (signs, and words with one rare large word), queries on Gauss-Hermite "
+    "points: enumeration of all short prompts, and the delta method for long ones.",
+    unknown="The paper does not give its constants; the ones shown are the smallest for these "
+    "curves.",
     quick={
         "sigmas": [1.0, 1.5, 2.0, 3.0],
         "scales": [1.0, 2.0, 4.0],

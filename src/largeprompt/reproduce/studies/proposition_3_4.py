@@ -1,4 +1,4 @@
-"""Proposition 3.4: the errors of both gradients against their bounds, and at L = 1."""
+"""Proposition 3.4: the mean squared errors of both gradients and their bounds."""
 
 from typing import Literal
 
@@ -6,15 +6,15 @@ import numpy as np
 import xarray as xr
 from jaxtyping import Array, Key
 
-from ...concentration import Quantity
 from . import _error_families
+from ._independent_errors import ErrorOf
 from .study import Check, Config, Study
 
-_QUANTITIES: dict[Literal["U", "V"], Quantity] = {"U": "gradient_U", "V": "gradient_V"}
+_QUANTITIES: dict[Literal["U", "V"], ErrorOf] = {"U": "gradient_U", "V": "gradient_V"}
 
 
 def measure(config: Config, key: Key[Array, ""]) -> xr.Dataset:
-    """Exact curves of the three families, for both gradients: variables U_value, V_value, ..."""
+    """Exact curves of the three families for both gradients; variables U_value, V_value, ..."""
     data = xr.Dataset()
     for name, quantity in _QUANTITIES.items():
         found = _error_families.measure(quantity, config)
@@ -24,7 +24,7 @@ def measure(config: Config, key: Key[Array, ""]) -> xr.Dataset:
 
 
 def examine(data: xr.Dataset) -> list[Check]:
-    """The checks of both gradients."""
+    """Checks of the three families for both gradients."""
     checks: list[Check] = []
     for name, quantity in _QUANTITIES.items():
         mine = [str(n) for n in data.data_vars if str(n).startswith(f"{name}_")]
@@ -37,14 +37,19 @@ STUDY = Study(
     name="proposition-3.4",
     title="Both gradients concentrate as the prompt grows",
     source="Proposition 3.4",
-    statement="Under Assumption 3.3 the derivatives of the output in V and in U are bounded as below, the second with a square of ln L. As "
-    "for Proposition 3.1, L = 1 has to be left out.",
-    formula=r"\mathbb{E}\,\|\partial_V T_L - \partial_V T\|^2 \le c_1\sigma^6 \frac{\ln L}{L^{c_2/\sigma^2}}, \qquad "
-    r"\mathbb{E}\,\|\partial_U T_L - \partial_U T\|^2 \le c_1\sigma^{12} \frac{(\ln L)^2}{L^{c_2/\sigma^2}}",
-    method="Exact error curves (squared Frobenius norms, averaged over queries) in the configurations of Proposition 3.1: scalar tokens N(0, σ²) for the "
-    "constants and the power of σ in them; tokens N(0, Γ) in three dimensions, U not the identity, for the slopes up to L = 10²⁵ (the U-gradient has two more "
-    "powers of ln L than the output); laws of four atoms. Compared with grids of queries, enumeration of all short prompts, and the delta method.",
-    unknown="The paper does not name its constants; those shown are the smallest for these curves.",
+    statement="Under Assumption 3.3 the errors of the derivatives of the output in V and in U are "
+    "bounded as below, the second one with a square of ln L. As in Proposition 3.1, L = 1 must be "
+    "excluded.",
+    formula=r"\mathbb{E}\,\|\partial_V T_L - \partial_V T\|^2 \le c_1\sigma^6 \frac{\ln "
+    r"L}{L^{c_2/\sigma^2}}, \qquad \mathbb{E}\,\|\partial_U T_L - \partial_U T\|^2 \le "
+    r"c_1\sigma^{12} \frac{(\ln L)^2}{L^{c_2/\sigma^2}}",
+    method="Exact error curves (squared Frobenius norms, averaged over queries) in the "
+    "configurations of Proposition 3.1: scalar tokens N(0, σ²) for the constants and the power of "
+    "σ in them; tokens N(0, Γ) in three dimensions, U not the identity, for the slopes up to L = "
+    "10²⁵ (the U-gradient has two more powers of ln L than the output); two laws of four atoms. "
+    "Tested by grids of queries, enumeration of all short prompts, and the delta method.",
+    unknown="The paper does not give its constants; the ones shown are the smallest for these "
+    "curves.",
     quick={
         "sigmas": [1.0, 2.0, 3.0],
         "scales": [1.0, 2.0, 4.0],

@@ -1,4 +1,4 @@
-"""Section 2: on a prompt the operator is softmax attention, however it is computed."""
+"""Section 2: on a prompt, the operator on measures is softmax attention."""
 
 import jax.numpy as jnp
 import numpy as np
@@ -15,7 +15,7 @@ _NAMES = ("dense_against_numpy", "streamed_against_dense", "shuffled_against_den
 
 
 def _by_hand(head: Head, tokens: Array, z: Array) -> np.ndarray:
-    """Softmax written out in NumPy."""
+    """Softmax attention in NumPy."""
     scores = np.asarray(z) @ np.asarray(head.U).T @ np.asarray(tokens).T
     terms = np.exp(scores - scores.max(axis=-1, keepdims=True))
     softmax = terms / terms.sum(axis=-1, keepdims=True)
@@ -23,7 +23,7 @@ def _by_hand(head: Head, tokens: Array, z: Array) -> np.ndarray:
 
 
 def measure(config: Config, key: Key[Array, ""]) -> xr.Dataset:
-    """Attention on an Empirical measure against softmax written out in NumPy, for both engines."""
+    """Differences between attention on an empirical measure and softmax attention in NumPy."""
     d, longest, queries = 6, max(config["lengths"]), 7
     everything, U, V, z = normals(key, (longest, d), (d, d), (3, d), (queries, d))
     head = Head(U=U, V=V)
@@ -49,11 +49,11 @@ def measure(config: Config, key: Key[Array, ""]) -> xr.Dataset:
 
 
 def examine(data: xr.Dataset) -> list[Check]:
-    """All differences are rounding."""
+    """All differences are rounding errors."""
     texts = (
-        "T[prompt] is softmax attention",
-        "streamed over blocks: the same",
-        "tokens in another order: the same",
+        "T[prompt] against softmax attention in NumPy",
+        "streamed in blocks against dense",
+        "tokens in reverse order against dense",
     )
     return [
         at_most(text, data[name].max(), 1e-12) for text, name in zip(texts, _NAMES, strict=True)
@@ -64,11 +64,13 @@ STUDY = Study(
     name="softmax-operator",
     title="On a prompt, attention on measures is softmax attention",
     source="Section 2",
-    statement="Applied to the empirical measure of L tokens, the operator T is the softmax attention of transformers; tokens in "
-    "another order, or streamed in blocks, change nothing.",
-    formula=r"T[\hat\mu_L](z) = V \sum_{i=1}^{L} \frac{e^{\langle x_i, U z\rangle}}{\sum_{j} e^{\langle x_j, U z\rangle}}\, x_i",
-    method="Random prompts in six dimensions against softmax written out in NumPy; largest absolute difference over seven queries. "
-    "Exact up to rounding.",
+    statement="On the empirical measure of L tokens, the operator T is the softmax attention of "
+    "transformers. The order of the tokens and the size of the blocks they are streamed in do not "
+    "matter.",
+    formula=r"T[\hat\mu_L](z) = V \sum_{i=1}^{L} \frac{e^{\langle x_i, U z\rangle}}{\sum_{j} "
+    r"e^{\langle x_j, U z\rangle}}\, x_i",
+    method="Random prompts in six dimensions against softmax attention in NumPy: largest absolute "
+    "difference over seven queries. Exact up to rounding.",
     quick={"lengths": [20, 300, 5000]},
     full={"lengths": [1, 2, 20, 300, 1000, 5000]},
     measure=measure,

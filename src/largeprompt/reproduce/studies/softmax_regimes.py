@@ -1,4 +1,4 @@
-"""Regimes of softmax weights: averaging, rare tokens, frozen; and how the limit shape appears as L grows."""
+"""Regimes of softmax weights: averaging, rare tokens, frozen."""
 
 import numpy as np
 import xarray as xr
@@ -11,8 +11,8 @@ from .study import Check, Config, Study, at_most, power
 
 
 def measure(config: Config, key: Key[Array, ""]) -> xr.Dataset:
-    """P_2 at sigma^2 = x ln L for growing L, the limit f(x) of -ln P_2 / ln L, and the limit of
-    P_2 beyond x = 2.
+    """P_2 at sigma^2 = x ln L for growing L, the limit f(x) of -ln P_2 / ln L, and P_2 beyond x =
+    2.
     """
     x = np.linspace(0.0, 4.0, config["points"])
     lengths = np.array(config["lengths"], np.float64)
@@ -34,17 +34,17 @@ def exponent(data: xr.Dataset) -> xr.DataArray:
 
 
 def _one_token(data: xr.Dataset) -> xr.DataArray:
-    """L E (1 + S e^{-s})^{-2} with S = L e^{sigma^2/2}: one token against the mean of all the
-    others.
+    """P_2 if one token is compared with the mean of all the others.
 
-    For x < 2 the sum of the others is nearly constant, so P_2 is this integral, up to a relative
-    error of the order of P_2. It is e^{sigma^2}/L where the weights average, and L^{-f(x)} (2 pi
-    sigma^2)^{-1/2} Gamma(2 - a) Gamma(a), a = 1/x + 1/2, beyond x = 2/3.
+    This is L E (1 + S e^{-s})^{-2} with S = L e^{sigma^2/2}. For x < 2 the sum of the others is
+    nearly constant, so it equals P_2 up to a relative error of the order of P_2. It is
+    e^{sigma^2}/L where the weights average, and L^{-f(x)} (2 pi sigma^2)^{-1/2} Gamma(2 - a)
+    Gamma(a), a = 1/x + 1/2, beyond x = 2/3.
     """
     logs = np.log(data.length)
     variance = data.x * logs
     others = logs + variance / 2
-    # the trapezoidal rule from the deviation 0 to beyond s = 2 sigma^2 and s = ln S, where the integrand lives
+    # trapezoidal rule to beyond s = 2 sigma^2 and s = ln S, where the integrand is large
     g = xr.DataArray(np.linspace(-12.0, 75.0, 20_001), dims="g")
     s = np.sqrt(variance) * g
     log = logs - g**2 / 2 - 2 * np.logaddexp(0.0, others - s)
@@ -54,9 +54,7 @@ def _one_token(data: xr.Dataset) -> xr.DataArray:
 
 
 def examine(data: xr.Dataset) -> list[Check]:
-    """The exponent, its prefactors where they are known, and the share of the largest weights
-    beyond x = 2.
-    """
+    """The exponent, P_2 itself where its prefactor is known, and the limit of P_2 beyond x = 2."""
     end, first_order = (
         f"L = {power(data.length[-1])}",
         np.log(np.log(data.length)) / np.log(data.length),
@@ -73,9 +71,9 @@ def examine(data: xr.Dataset) -> list[Check]:
             gap[-1] / first_order[-1],
             1.0,
         ),
-        at_most("the same at every length: the largest", (gap / first_order).max(), 1.0),
+        at_most("the same at every length: largest", (gap / first_order).max(), 1.0),
         at_most(
-            "that distance shrinks with L: largest ratio of successive ones",
+            "that distance falls with L: largest ratio of successive ones",
             (gap.values[1:] / gap.values[:-1]).max(),
             0.95,
         ),
@@ -83,7 +81,7 @@ def examine(data: xr.Dataset) -> list[Check]:
             f"averaging, x <= 2/5, {end}: |P_2 L e^(-sigma^2) - 1|", np.abs(ratio - 1).max(), 1e-3
         ),
         at_most(
-            f"averaging and rare tokens, x <= 5/4, {end}: P_2 against one token and the mean of the others",
+            f"averaging and rare tokens, x <= 5/4, {end}: P_2 against its one-token integral",
             np.abs(rare.largest_share / _one_token(rare) - 1).max(),
             0.05,
         ),
@@ -93,16 +91,16 @@ def examine(data: xr.Dataset) -> list[Check]:
             1.0,
         ),
         at_most(
-            "that distance shrinks with L too: largest ratio of successive ones",
+            "frozen: that distance falls with L: largest ratio of successive ones",
             (frozen.values[1:] / frozen.values[:-1]).max(),
             0.95,
         ),
-        at_most("participation: own error estimate", data.own_error.max(), 1e-6, "accuracy"),
+        at_most("error estimate of P_2", data.own_error.max(), 1e-6, "accuracy"),
     ]
 
 
 def _false_law(limit: xr.DataArray) -> xr.DataArray:
-    """A law that fits better than the true one up to L = 1e12."""
+    """A wrong law that fits better than the true one up to L = 1e12."""
     x = limit.x
     return xr.where(x < 0.5, 1 - x, xr.where(x < 2, ((2 - x) / 1.5) ** 2 / 2, 0.0))
 
@@ -110,14 +108,18 @@ def _false_law(limit: xr.DataArray) -> xr.DataArray:
 STUDY = Study(
     name="regimes",
     title="Averaging, rare tokens, frozen: the regimes of softmax weights",
-    source="this project's sharpening of Proposition 3.1 (freezing of the random energy model)",
-    statement="At score deviation σ and length L everything depends on x = σ²/ln L: below 2/3 the weights average over many tokens, up to "
-    "2 a few rare tokens carry them, beyond that the largest few scores hold a share that does not vanish, however long the prompt.",
-    formula=r"P_2 = L^{-f(x)+o(1)}, \quad f(x) = 1-x \;(x\le\tfrac23),\quad \frac{(1-x/2)^2}{2x} \;(\tfrac23\le x\le 2), \quad 0\;(x\ge 2,\ P_2 \to 1-\sqrt{2/x})",
-    method="P₂, the expected sum of squared weights, is computed exactly (own error estimate below 1e-6), up to L = 10⁵⁰. Its exponent converges "
-    "logarithmically: a prefactor (ln L)^(-1/2) moves it by ln ln L / 2 ln L, so the criterion is a distance to f of at most ln ln L / ln L, at every L. "
-    "Where the prefactor is known P₂ itself is compared: with e^{σ²}/L where the weights average, with an integral over one token against the mean of the "
-    "others up to x = 5/4, with 1 - √(2/x) beyond x = 5/2.",
+    source="our sharpening of Proposition 3.1 (freezing of the random energy model)",
+    statement="At score deviation σ and length L the regime depends on x = σ²/ln L only. Below 2/3 "
+    "the weights average over many tokens; between 2/3 and 2 a few rare tokens dominate; beyond 2 "
+    "the largest few weights have a share that does not vanish, however long the prompt.",
+    formula=r"P_2 = L^{-f(x)+o(1)}, \quad f(x) = 1-x \;(x\le\tfrac23),\quad \frac{(1-x/2)^2}{2x} "
+    r"\;(\tfrac23\le x\le 2), \quad 0\;(x\ge 2,\ P_2 \to 1-\sqrt{2/x})",
+    method="P₂, the expected sum of squared weights, is computed exactly up to L = 10⁵⁰ (error "
+    "estimate below 1e-6). Its exponent converges slowly: a prefactor (ln L)^(-1/2) shifts it by "
+    "ln ln L / (2 ln L). The criterion is therefore a distance to f of at most ln ln L / ln L at "
+    "every L. Where the prefactor is known, P₂ itself is compared: with e^{σ²}/L where the weights "
+    "average, with an integral over one token against the mean of the others up to x = 5/4, and "
+    "with 1 - √(2/x) beyond x = 5/2.",
     quick={"lengths": [1e3, 1e6, 1e12, 1e25, 1e50], "points": 41},
     full={"lengths": [1e2, 1e3, 1e4, 1e6, 1e8, 1e12, 1e25, 1e50, 1e100], "points": 161},
     measure=measure,

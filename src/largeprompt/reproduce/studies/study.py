@@ -1,42 +1,48 @@
-"""What a study is, and what it returns. To add one, write a file like the others of this folder:
+"""What a study is and what it returns. To add one, write a file like the others in this folder:
 
     def measure(config, key):
-        return xr.Dataset(...)              # a pure function of its two arguments: no files, no figures
+        return xr.Dataset(...)  # a pure function of its arguments: no files, no figures
 
     def examine(data):
-        return [at_most("statement in one line", data.gap.max(), bound), ...]  # of the data alone
+        return [at_most("statement in one line", data.gap.max(), bound), ...]
 
     STUDY = Study(
-        name="theorem-4.3", title="...", source="Theorem 4.3",
-        statement="the claim in words", formula=r"TeX source, shown as MathML",
+        name="theorem-4.3",
+        title="...",
+        source="Theorem 4.3",
+        statement="the claim in words",
+        formula=r"TeX, shown as MathML",
         method="what is computed, what is exact, what is estimated and with what error",
-        unknown="what of the paper's statement could not be known (empty if all is)",
-        quick={"lengths": [10, 100]}, full={"lengths": [10, 100, 1000]},    # same keys, plain JSON
-        measure=measure, examine=examine,
-        notices={"gap": times(3) + power_of("length", 0.1)},   # changes of its numbers it must
-        notice context={"time": "drawn in the figure"},                # variables no check rests
-        on, and why
+        unknown="what we do not know about the paper's statement (may be left out)",
+        quick={"lengths": [10, 100]},  # plain JSON; the same keys at both scales
+        full={"lengths": [10, 100, 1000]},
+        measure=measure,
+        examine=examine,
+        notices={"gap": times(3) + power_of("length", 0.1)},  # wrong numbers it must detect
+        context={"time": "drawn in the figure"},  # variables that no check uses, and why
     )
 
-and add it to `STUDIES` in `__init__.py`. A figure comes for free if the dataset has variables over a coordinate "length" (a further
-dimension gives one curve each; a variable `x_error` becomes the error bars of `x`); for another one, register a function of the
-dataset in `report/study_panels.py`.
+and add it to `STUDIES` in `__init__.py`. Variables over a coordinate "length" are drawn without
+further work (see `default_panels`); for another figure, add a function of the dataset to
+`report/study_panels.py`.
 
-**Verdicts.** Every number a verdict rests on is a `Check` with bounds written before it is computed. A check has a part:
+**Verdicts.** Every number a verdict depends on is a `Check`, whose bounds are written down before
+the number is computed. A check has a part:
 
     claim      the statement itself
-    boundary   the statement where it is known to end, here L = 1: stated so that it holds when the claim fails there, as predicted
-    control    a case outside the hypotheses, where the conclusion must not hold: without it the study could not see a failure
-    accuracy   how well the numbers are known: own error estimates, a second computation, a simulation in standard errors
+    boundary   a case where the claim is known to fail, here L = 1; holds if it fails there
+    control    a case outside the hypotheses, where the conclusion must fail
+    accuracy   how well the numbers are known: error estimates, a second computation, a simulation
 
-`examine` sees the variables and coordinates of the dataset and nothing else, so a verdict can be
-computed again from a stored result, and the power of a study can be tested: `notices` lists wrong
-versions of its numbers (`mutants.py`), and `tests/test_paper.py` asserts that each of them breaks
-a check, and that every variable is in `notices` or in `context`.
+`examine` uses the variables and coordinates of the dataset and nothing else. A verdict can
+therefore be computed again from a stored result, and the power of a study can be tested: `notices`
+lists wrong versions of its numbers (`mutants.py`), and `tests/test_paper.py` asserts that each of
+them breaks a check, and that every variable is in `notices` or in `context`.
 
-The default rule `judge`: `not testable` if an accuracy check or a control fails (then nothing is known about the claim) or there is
-no claim; `fails` if a claim or a boundary check fails; `holds for L >= 2` if there is a boundary check, `holds` if not. The first
-claim is the number quoted with the verdict. A study with a rule of its own passes `judge=`.
+The rule `judge`: `not testable` if an accuracy check or a control fails, or there is no claim;
+`fails` if a claim or a boundary check fails; `holds for L >= 2` if there is a boundary check;
+`holds` otherwise. The first claim is quoted with the verdict. A study can pass another rule as
+`judge=`.
 """
 
 import math
@@ -54,11 +60,11 @@ from .mutants import Mutant
 Part = Literal["claim", "boundary", "control", "accuracy"]
 Word = Literal["holds", "holds for L >= 2", "fails", "not testable"]
 Config = Mapping[str, Any]
-INFINITE = "infinite"  # attribute of a variable that may be infinite: says where and why
+INFINITE = "infinite"  # attribute of a variable that may be infinite or NaN: where, and why
 
 
 class Check(NamedTuple):
-    """One statement and what was found. `holds` is computed from `value` and the bounds, never set by hand."""
+    """One statement, the number found and its bounds. `holds` is computed, never set."""
 
     statement: str
     value: float
@@ -68,7 +74,7 @@ class Check(NamedTuple):
 
     @property
     def holds(self) -> bool:
-        """Whether low <= value <= high; a value that is not finite never holds."""
+        """Whether low <= value <= high. A value that is not finite does not hold."""
         return math.isfinite(self.value) and self.low <= self.value <= self.high
 
     @property
@@ -87,36 +93,36 @@ class Check(NamedTuple):
 
 
 def at_most(statement: str, value: SupportsFloat, high: float, part: Part = "claim") -> Check:
-    """A statement that an error is small."""
+    """Check that a number, such as an error, is small."""
     return Check(statement, float(value), -math.inf, high, part)
 
 
 def at_least(statement: str, value: SupportsFloat, low: float, part: Part = "claim") -> Check:
-    """A statement that an effect is there."""
+    """Check that a number, such as an effect, is large."""
     return Check(statement, float(value), low, math.inf, part)
 
 
 def between(
     statement: str, value: SupportsFloat, low: float, high: float, part: Part = "claim"
 ) -> Check:
-    """A statement that a number lies in a band, such as a fitted slope."""
+    """Check that a number, such as a slope, lies in an interval."""
     return Check(statement, float(value), low, high, part)
 
 
 def power(L: SupportsFloat) -> str:
-    """A length as people write it: 1e9."""
+    """Write a length in powers of ten, as in 1e9."""
     return f"{float(L):.0e}".replace("e+0", "e").replace("e+", "e")
 
 
 class Verdict(NamedTuple):
-    """One of four words, and the number behind it."""
+    """One of four words, and the check that decided it."""
 
     word: Word
     evidence: str
 
 
 def judge(checks: Sequence[Check]) -> Verdict:
-    """The rule of the docstring above."""
+    """Derive the verdict from the checks, by the rule at the top of this file."""
     parts = {
         part: [c for c in checks if c.part == part]
         for part in ("claim", "boundary", "control", "accuracy")
@@ -136,7 +142,7 @@ def judge(checks: Sequence[Check]) -> Verdict:
 
 
 class Findings(NamedTuple):
-    """What a study found: labelled data, checks, and the verdict computed from them."""
+    """What a study found: data, checks, and the verdict derived from them."""
 
     data: xr.Dataset
     checks: tuple[Check, ...]
@@ -144,13 +150,13 @@ class Findings(NamedTuple):
 
     @property
     def as_expected(self) -> bool:
-        """Whether every check holds and the claim was found to hold: what an exit status of 0 stands for."""
+        """Whether the verdict is that the claim holds, and every check holds."""
         return self.verdict.word.startswith("holds") and all(check.holds for check in self.checks)
 
 
 @dataclass(frozen=True)
 class Study:
-    """A claim or figure of the paper, and the pure function that examines it (see the top of studies/base.py)."""
+    """A claim or figure of the paper and the functions that test it; see the top of this file."""
 
     name: str
     title: str
@@ -168,10 +174,10 @@ class Study:
     unknown: str = ""
 
     def config(self, scale: str) -> Config:
-        """The configuration of a scale, "quick" or "full"."""
+        """Configuration of a scale, "quick" or "full"."""
         if scale not in ("quick", "full"):
             raise ValueError(
-                _checks.message("scale must be 'quick' or 'full'", repr(scale), "name one of them")
+                _checks.message("scale must be 'quick' or 'full'", repr(scale), "pass one of them")
             )
         return self.quick if scale == "quick" else self.full
 
@@ -180,12 +186,12 @@ class Study:
         return self.findings(self.measure(config, key))
 
     def findings(self, data: xr.Dataset) -> Findings:
-        """Examine and judge numbers that were measured before, or changed since."""
+        """Examine and judge data that were measured before."""
         checks = tuple(self.examine(data))
         return Findings(data, checks, self.judge(checks))
 
     def unnoticed(self, data: xr.Dataset) -> list[str]:
-        """The mutants of `notices` that leave every check as it was: there should be none."""
+        """Mutants of `notices` that break no check; there should be none."""
         with np.errstate(all="ignore"):  # logarithms of changed numbers need not exist
             return [
                 f"{variable} {name}"

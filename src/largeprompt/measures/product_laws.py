@@ -1,28 +1,34 @@
-"""Independent coordinates: Rademacher and Uniform tokens, whose attention limit is not linear.
+"""Laws with independent coordinates: Rademacher and Uniform tokens.
 
-A product law tilts coordinate by coordinate, so each family here is closed under tilting: it carries a natural parameter
-theta, 0 for the law named by the class, and `tilt(u)` adds u to it.
+A product law tilts coordinate by coordinate, so each family here is closed under tilting. Its
+natural parameter theta is 0 for the law named by the class, and `tilt(u)` adds u to it.
 """
 
+import itertools
 from abc import abstractmethod
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float
 
 from .. import _checks
 from .._typing import ArrayInput, KeyInput
-from . import _scalar
-from .base import AbstractMeasure
+from . import _scalar_cumulants as scalar
+from ._gauss_points import LOG_CUTOFF, POINTS_PER_AXIS, gauss_legendre
+from .abstract import AbstractMeasure
 from .empirical import Empirical
+
+_MOST_SIGNS = 10  # dimensions of a Rademacher law whose 2^d atoms are enumerated
 
 
 class AbstractProduct(AbstractMeasure):
-    """d independent coordinates, coordinate j a one-dimensional law with cumulant function psi_1, tilted by theta_j.
+    """d independent coordinates; coordinate j has cumulant function psi_1 and is tilted by theta_j.
 
-    psi(u) = sum_j psi_1(theta_j + u_j) - psi_1(theta_j). A subclass gives psi_1, its two derivatives (all elementwise on
-    arrays of shape (d,)), a sampler, and the largest value of psi_1'', which is the variance proxy of every tilt.
+    psi(u) = sum_j psi_1(theta_j + u_j) - psi_1(theta_j). A subclass defines psi_1 and its first two
+    derivatives (elementwise on arrays of shape (d,)), a sampler, and the largest value of psi_1'',
+    which is a variance proxy of every tilt.
     """
 
     natural: eqx.AbstractVar[Float[Array, " d"]]
@@ -45,7 +51,7 @@ class AbstractProduct(AbstractMeasure):
 
     @abstractmethod
     def _draw(self, key: KeyInput, n: int) -> Float[Array, "n d"]:
-        """N draws of the law tilted by `natural`."""
+        """`n` draws of the law tilted by `natural`."""
 
     @eqx.filter_jit
     def log_mgf(self, u: ArrayInput) -> Float[Array, ""]:
@@ -53,7 +59,7 @@ class AbstractProduct(AbstractMeasure):
             return jnp.sum(self._psi(theta))
 
         scale = jnp.sqrt(self.subgaussian_proxy())
-        return _scalar.increment(total, self._psi_slope, self.natural, self._vector(u), scale)
+        return scalar.increment(total, self._psi_slope, self.natural, self._vector(u), scale)
 
     def tilted_mean(self, u: ArrayInput) -> Float[Array, " d"]:
         return self._psi_slope(self.natural + self._vector(u))
@@ -67,11 +73,20 @@ class AbstractProduct(AbstractMeasure):
     def sample(self, key: KeyInput, n: int) -> Empirical:
         return Empirical(self._draw(_checks.key(key), _checks.count("n", n)))
 
+    @property
+    def is_bounded(self) -> bool:
+        return True
+
+    @property
+    def uniforms_needed(self) -> int:
+        return self.dim
+
 
 class Rademacher(AbstractProduct):
-    """Independent signs: psi_1(u) = log cosh u, so that T[mu](z) = V tanh(U z), coordinate by coordinate.
+    """Independent signs: psi_1(u) = log cosh u, so that T[mu](z) = V tanh(U z), elementwise.
 
-    The negative control of Lemma 2.1: mean and covariance are those of N(0, I), attention is not linear.
+    The negative control of Lemma 2.1: mean and covariance are those of N(0, I), but attention is
+    not linear.
 
     >>> import largeprompt as lp
     >>> print(lp.Rademacher(2).tilted_mean([0.0, 100.0]))
@@ -84,13 +99,13 @@ class Rademacher(AbstractProduct):
         self.natural = jnp.zeros(_checks.count("d", d))
 
     def _psi(self, theta: Float[Array, " d"]) -> Float[Array, " d"]:
-        return _scalar.log_cosh(theta)
+        return scalar.log_cosh(theta)
 
     def _psi_slope(self, theta: Float[Array, " d"]) -> Float[Array, " d"]:
-        return _scalar.tanh(theta)
+        return scalar.tanh(theta)
 
     def _psi_curvature(self, theta: Float[Array, " d"]) -> Float[Array, " d"]:
-        return _scalar.sech_squared(theta)
+        return scalar.sech_squared(theta)
 
     def _draw(self, key: KeyInput, n: int) -> Float[Array, "n d"]:
         plus = jax.random.bernoulli(key, jax.nn.sigmoid(2 * self.natural), (n, self.dim))
@@ -98,6 +113,17 @@ class Rademacher(AbstractProduct):
 
     def subgaussian_proxy(self) -> Float[Array, ""]:
         return jnp.ones((), self.dtype)
+
+    def atoms(self) -> Empirical | None:
+        """All sign vectors, in at most 10 dimensions."""
+        if self.dim > _MOST_SIGNS:
+            return None
+        signs = jnp.array(list(itertools.product((-1.0, 1.0), repeat=self.dim)), self.dtype)
+        return Empirical(signs, jax.nn.softmax(signs @ self.natural))
+
+    @eqx.filter_jit
+    def from_uniforms(self, uniforms: Float[Array, "n k"]) -> Float[Array, "n d"]:
+        return jnp.where(uniforms < jax.nn.sigmoid(2 * self.natural), 1.0, -1.0)
 
 
 class Uniform(AbstractProduct):
@@ -118,19 +144,19 @@ class Uniform(AbstractProduct):
         self.natural = jnp.zeros(_checks.count("d", d), self.half_width.dtype)
 
     def _psi(self, theta: Float[Array, " d"]) -> Float[Array, " d"]:
-        return _scalar.log_sinhc(self.half_width * theta)
+        return scalar.log_sinhc(self.half_width * theta)
 
     def _psi_slope(self, theta: Float[Array, " d"]) -> Float[Array, " d"]:
-        return self.half_width * _scalar.langevin(self.half_width * theta)
+        return self.half_width * scalar.langevin(self.half_width * theta)
 
     def _psi_curvature(self, theta: Float[Array, " d"]) -> Float[Array, " d"]:
-        return self.half_width**2 * _scalar.langevin_slope(self.half_width * theta)
+        return self.half_width**2 * scalar.langevin_slope(self.half_width * theta)
 
     def _draw(self, key: KeyInput, n: int) -> Float[Array, "n d"]:
         return self.quantile(jax.random.uniform(key, (n, self.dim), self.dtype))
 
     def quantile(self, uniforms: Float[Array, "n d"]) -> Float[Array, "n d"]:
-        """The law's tokens from uniform numbers: the inverse distribution function, from the end where the mode is."""
+        """Inverse distribution function of each coordinate, measured from the end with the mode."""
         rate = 2 * jnp.abs(self.half_width * self.natural)
         safe = jnp.where(rate > 0, rate, 1.0)
         depth = jnp.where(rate > 0, -jnp.log1p(uniforms * jnp.expm1(-safe)) / safe, uniforms)
@@ -139,3 +165,23 @@ class Uniform(AbstractProduct):
 
     def subgaussian_proxy(self) -> Float[Array, ""]:
         return self.half_width**2 / 3
+
+    def quadrature(self, level: int = 0) -> Empirical | None:
+        """Gauss points along each axis, in at most 3 dimensions; needs concrete numbers.
+
+        They cover the part of the interval where the density e^{natural x} is not negligible.
+        """
+        if self.dim not in POINTS_PER_AXIS:
+            return None
+        natural, a = np.asarray(self.natural, np.float64), float(self.half_width)
+        reach = np.minimum(2 * a, LOG_CUTOFF / np.maximum(np.abs(natural), 1e-300))
+        low = np.where(natural < 0, -a, a - reach)
+        x, w = gauss_legendre(low, low + reach, int(POINTS_PER_AXIS[self.dim] * 2**level))
+        w = w * np.exp(natural[:, None] * x - np.abs(natural[:, None]) * a)
+        points = np.stack(np.meshgrid(*x, indexing="ij"), -1).reshape(-1, self.dim)
+        weights = np.prod(np.stack(np.meshgrid(*w, indexing="ij"), -1), -1).ravel()
+        return Empirical(jnp.asarray(points, self.dtype), weights)
+
+    @eqx.filter_jit
+    def from_uniforms(self, uniforms: Float[Array, "n k"]) -> Float[Array, "n d"]:
+        return self.quantile(uniforms)

@@ -1,8 +1,8 @@
-"""One-dimensional cumulant functions and their derivatives, to full relative accuracy at every scale.
+"""One-dimensional cumulant functions and their derivatives, with full relative accuracy.
 
-Each function is written so that no digits cancel near 0 and nothing overflows at large arguments. The derivative chain
-log_cosh -> tanh -> sech_squared and log_sinhc -> langevin -> langevin_slope is given to JAX as custom rules, so that
-autodiff through a cumulant function is as accurate as its closed form.
+No digits cancel near 0 and nothing overflows at large arguments. The derivatives log_cosh -> tanh
+-> sech_squared and log_sinhc -> langevin -> langevin_slope are custom JAX rules, so that autodiff
+is as accurate as the closed form.
 """
 
 import math
@@ -21,14 +21,15 @@ def _series(coefficients: list[float], x_squared: Float[Array, "..."]) -> Float[
     return jnp.polyval(jnp.asarray(coefficients[::-1], x_squared.dtype), x_squared)
 
 
-# sinh(x)/x = sum S_k x^2k;  x cosh x - sinh x = x^3 sum N_k x^2k;  sinh(x)^2 - x^2 = x^4 sum C_k x^2k: all terms positive
+# All terms are positive in sinh(x)/x = sum S_k x^2k, x cosh x - sinh x = x^3 sum N_k x^2k and
+# sinh(x)^2 - x^2 = x^4 sum C_k x^2k.
 _SINHC = [1 / math.factorial(2 * k + 1) for k in range(_TERMS)]
 _LANGEVIN = [2 * (k + 1) / math.factorial(2 * k + 3) for k in range(_TERMS)]
 _SLOPE = [2 ** (2 * k + 3) / math.factorial(2 * k + 4) for k in range(_TERMS)]
 
 
 def _split(x: Float[Array, "..."]) -> tuple[Array, Array, Array]:
-    """(is small, x made safe for the series, |x| made safe for the exponential form)."""
+    """Whether x is small, x replaced by 0 elsewhere, and |x| replaced by the switch if small."""
     small = jnp.abs(x) < _SWITCH
     return small, jnp.where(small, x, 0.0), jnp.where(small, _SWITCH, jnp.abs(x))
 
@@ -41,8 +42,9 @@ def sech_squared(x: Float[Array, "..."]) -> Float[Array, "..."]:
 
 @jax.custom_jvp
 def log_cosh(x: Float[Array, "..."]) -> Float[Array, "..."]:
-    """Log cosh x: log1p(2 sinh(x/2)^2) near 0, |x| - log 2 + log1p(e^{-2|x|}) away from it."""
+    """The function log cosh x, the cumulant function of a random sign."""
     small, near, far = _split(x)
+    # log1p(2 sinh(x/2)^2) near 0, |x| - log 2 + log1p(e^{-2|x|}) elsewhere
     return jnp.where(
         small,
         jnp.log1p(2 * jnp.sinh(near / 2) ** 2),
@@ -52,7 +54,7 @@ def log_cosh(x: Float[Array, "..."]) -> Float[Array, "..."]:
 
 @jax.custom_jvp
 def tanh(x: Float[Array, "..."]) -> Float[Array, "..."]:
-    """Tanh x, with sech^2 as its derivative rather than 1 - tanh^2, which cancels."""
+    """The function tanh x with derivative sech^2 instead of 1 - tanh^2, which cancels."""
     return jnp.tanh(x)
 
 
@@ -68,7 +70,7 @@ def log_sinhc(x: Float[Array, "..."]) -> Float[Array, "..."]:
 
 @jax.custom_jvp
 def langevin(x: Float[Array, "..."]) -> Float[Array, "..."]:
-    """Coth x - 1/x, the derivative of `log_sinhc`."""
+    """The Langevin function coth x - 1/x, the derivative of `log_sinhc`."""
     small, near, far = _split(x)
     decay = jnp.exp(-2 * far)
     far_value = jnp.sign(x) * ((1 + decay) / (1 - decay) - 1 / far)
@@ -92,7 +94,10 @@ langevin.defjvps(lambda tangent, _, x: tangent * langevin_slope(x))
 
 
 def log_mean_exp(log_weights: Float[Array, " n"], values: Float[Array, " n"]) -> Float[Array, ""]:
-    """Log sum_i w_i e^{v_i} for weights that sum to one, relatively accurate also when every v_i is tiny."""
+    """The number log sum_i w_i e^{v_i} for weights that sum to one.
+
+    Its relative accuracy does not suffer when every v_i is tiny.
+    """
     present = log_weights > -jnp.inf
     small = jnp.max(jnp.where(present, jnp.abs(values), 0.0)) < 1
     near = jnp.where(small & present, values, 0.0)
@@ -113,11 +118,12 @@ def increment(
     step: Float[Array, " d"],
     radius: Float[Array, ""] | float = 1.0,
 ) -> Float[Array, ""]:
-    """psi(start + step) - psi(start), without losing a small step next to a large psi.
+    """psi(start + step) - psi(start), accurate for a small step where psi is large.
 
-    For radius * |step| <= 1 it is the integral of <gradient, step> along the segment (16 Gauss-Legendre nodes, exact to
-    rounding for the cumulant functions used here, analytic in a strip of width > 1/radius); otherwise the difference.
-    Derivatives are those of the difference, which loses nothing in them and is far less to compile.
+    For radius * |step| <= 1 it integrates <gradient, step> along the segment with 16 Gauss-Legendre
+    nodes, which is exact to rounding for cumulant functions analytic in a strip of width
+    > 1/radius; otherwise it takes the difference. Derivatives are those of the difference: they are
+    accurate and compile faster.
     """
     difference = psi(start + step) - psi(start)
     start, step, radius, plain = jax.lax.stop_gradient((start, step, radius, difference))

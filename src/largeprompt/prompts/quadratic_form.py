@@ -16,7 +16,9 @@ The trapezoidal rule in r therefore needs neither a search for the mass nor a cu
 from the vertical. On it E e^{-pS + ps}, central or not, falls from its value at the saddle: with
 y_i = rho_i (p - saddle),
 
-    exponent = sum_i [y_i - log(1 + y_i)]/2 + tau_i y_i^2/(1 + y_i),      Re <= 0 for angles below 45 degrees.
+    exponent = sum_i [y_i - log(1 + y_i)]/2 + tau_i y_i^2/(1 + y_i),
+
+whose real part is <= 0 for angles below 45 degrees.
 
 *Certificate.* E[q e^{-pS}] is known at every real p: the rule must reproduce it across the window,
 and E S. The largest relative gap is part of the error of every average.
@@ -33,29 +35,39 @@ _ANGLE = math.pi / 8  # halfway between the vertical and 45 degrees: the widest 
 _CONTOUR_STEP = 0.07  # e^{-2 pi _ANGLE / step} = 5e-16
 _TILTS = 24  # real p at which the rule is compared with E[q e^{-pS}]
 _WORK = 2**21  # complex numbers worked on at once
-_FLOOR = 1e-20  # of E S: below, E[q / S^power | S] is continued as a constant, since q is lost in rounding
+# of E S: below, E[q / S^power | S] is continued as a constant, since q is lost in rounding
+_FLOOR = 1e-20
 
 
 class Feature(NamedTuple):
-    """prod_j z'Q_j z / S^power for symmetric matrices Q_j; 0 where S = 0 and power > 0."""
+    """prod_j z'Q_j z / S^power for symmetric matrices Q_j, or a linear form <linear, z>; 0 where
+    S = 0 and power > 0.
+    """
 
     factors: tuple[np.ndarray, ...] = ()
     power: int = 0
+    linear: np.ndarray | None = None  # only without factors
+
+    def at(self, z: np.ndarray) -> np.ndarray:
+        """The polynomial at queries of shape (n, d), not divided by S."""
+        if self.linear is not None:
+            return z @ self.linear
+        return np.prod([np.ones(len(z)), *(np.sum((z @ Q) * z, axis=1) for Q in self.factors)], 0)
 
 
 class Average(NamedTuple):
     """E[q(z) h(S)] ~ sum_j weights[q, j] h(variances[j]).
 
     `coarse` are the weights of a coarser rule on the same nodes, `gap` the largest relative error
-    of the rule on averages that are known in closed form, and `geometric` whether the rule's error
-    is about the square of the coarser one's. `points` are S and the weights of random points
-    behind the rule, whose tail can be examined.
+    of the rule, for each q, on averages that are known in closed form, and `geometric` whether the
+    rule's error is about the square of the coarser one's. `points` are S and the weights of random
+    points behind the rule, whose tail can be examined.
     """
 
     variances: np.ndarray
     weights: np.ndarray
     coarse: np.ndarray
-    gap: float = 0.0
+    gap: np.ndarray | float = 0.0
     geometric: bool = False
     points: tuple[np.ndarray, np.ndarray] | None = None
 
@@ -260,11 +272,14 @@ def _densities(
     return np.concatenate(found, axis=1)
 
 
-def _gap(form: _Form, saddles: _Saddles, scaled: np.ndarray, features: list[Feature]) -> float:
-    """The largest relative difference between the rule and E[q e^{-pS}] at real p, and E S."""
+def _gap(form: _Form, saddles: _Saddles, scaled: np.ndarray, features: list[Feature]) -> np.ndarray:
+    """For each feature, the largest relative difference between the rule and E[q e^{-pS}] at real
+    p; differences in the mass and in E S count for all.
+    """
     p, s, rate = saddles.p, saddles.s, saddles.rate
-    gaps = []
-    # further to the left h does not vary; tilts whose mass leaves the window on the right are left out
+    gaps, common = [], []
+    # further to the left h does not vary; tilts whose mass leaves the window on the right do not
+    # count
     for j in np.linspace(int(np.argmax(saddles.r > -2)), len(p) - 1, _TILTS).astype(int):
         tilted = rate - rate[j] - p[j] * (s - s[j])
         if max(tilted[0], tilted[-1]) > -_DROP + 5:
@@ -274,9 +289,12 @@ def _gap(form: _Form, saddles: _Saddles, scaled: np.ndarray, features: list[Feat
         widths = _widths(form, from_pole)
         known = _polynomials(form, p[j : j + 1].astype(complex), widths, [Feature(), *features])
         off = np.abs(terms.sum(axis=1) - np.real(known[:, 0]))
-        gaps.append(np.max(off / np.maximum(np.abs(terms).sum(axis=1), 1e-300)))
-        gaps.append(abs(terms[0] @ s / s[j] - 1))  # the mean of the tilted law
-    return float(np.max(gaps, initial=0.0)) if gaps else math.inf
+        relative = off / np.maximum(np.abs(terms).sum(axis=1), 1e-300)
+        common += [relative[0], abs(terms[0] @ s / s[j] - 1)]  # the mass, and the tilted mean
+        gaps.append(relative[1:])
+    if not gaps:
+        return np.full(len(features), np.inf)
+    return np.maximum(np.max(gaps, axis=0), max(common))
 
 
 def _widths(form: _Form, from_pole: np.ndarray) -> np.ndarray:
@@ -299,7 +317,9 @@ def _trace(A: np.ndarray, B: np.ndarray, C: np.ndarray, v: np.ndarray) -> np.nda
 def _polynomials(
     form: _Form, p: np.ndarray, widths: np.ndarray, features: list[Feature]
 ) -> np.ndarray:
-    """E_p[prod_j z'Q_j z] for every feature (not divided by S), shape (features, *p.shape), z Gaussian under the tilt by e^{-pS}."""
+    """E_p of every feature (not divided by S), shape (features, *p.shape); z is Gaussian under the
+    tilt by e^{-pS}.
+    """
     centre = form.centre + (-2 * p[..., None] * form.pull * widths) @ form.basis.T.astype(complex)
     matrices = {id(Q): Q for feature in features for Q in feature.factors}
     inner = {key: form.basis.T @ Q @ form.basis for key, Q in matrices.items()}
@@ -344,4 +364,9 @@ def _polynomials(
                 )
         raise AssertionError("features have at most three factors")
 
-    return np.stack([product(tuple(id(Q) for Q in feature.factors)) for feature in features])
+    def mean(feature: Feature) -> np.ndarray:
+        if feature.linear is not None:
+            return centre @ feature.linear
+        return product(tuple(id(Q) for Q in feature.factors))
+
+    return np.stack([mean(feature) for feature in features])

@@ -1,4 +1,4 @@
-"""Gradient oracles against brute force in NumPy, against each other, and against formulas differentiated numerically.
+"""Gradient estimators against brute force in NumPy, against each other, and against formulas differentiated numerically.
 
 Means and covariances are compared by z-scores. A bound of 6.5 standard errors on at most 200 numbers a test means false alarms
 below 2e-8 under the normal law of averages; the moments compared are heavier-tailed, which the key, fixed, settles.
@@ -13,15 +13,10 @@ import pytest
 from scipy import stats
 
 import largeprompt as lp
-from largeprompt.dynamics.oracles import (
-    OracleName,
-    Regression,
-    TaskOracle,
-    conditional_loss,
-    make_oracle,
-)
-from largeprompt.dynamics.output_moments import output_moments
-from largeprompt.icl.task import Attention
+from largeprompt.icl import Attention
+from largeprompt.icl.gradient_estimators import Regression, conditional_loss
+from largeprompt.icl.output_moments import output_moments
+from largeprompt.icl.prompt_losses import BatchOfPrompts
 
 from ..oracles.pair import two_token_participation
 from ..oracles.regression import simulate_gradients
@@ -37,15 +32,15 @@ PARAMS = lp.HeadParams(U, V)
 N = 20_000
 BOUND = 6.5
 ATTENTIONS: tuple[Attention, ...] = ("softmax", "linear")
-ORACLES: tuple[OracleName, ...] = ("prompts", "reduced", "exact")
+WHOLE, SCORES, EXACT = lp.MonteCarlo(whole_tokens=True), lp.MonteCarlo(), lp.Exact()
 
 
-def _draws(oracle, n=N, params=PARAMS, seed=0):
-    """N rows (dU, dv, loss) of an oracle with a batch of one."""
+def _draws(loss_of, n=N, params=PARAMS, seed=0):
+    """Rows (dU, dv, loss) of `n` batches of one prompt."""
     params = jax.tree.map(lambda leaf: leaf.astype(jnp.float32), params)
 
     def one(key):
-        loss, slope = jax.value_and_grad(oracle, argnums=1)(key, params)
+        loss, slope = jax.value_and_grad(loss_of, argnums=1)(key, params)
         return jnp.concatenate([slope.U.ravel(), slope.v, loss[None]])
 
     keys = jax.random.split(jax.random.key(seed), n)
@@ -88,8 +83,8 @@ def _simulated(L, attention):
 def test_sampled_gradients_have_the_law_of_brute_force(L, attention):
     """Means, covariances, and the laws of the loss and of the length of the gradient (Kolmogorov-Smirnov at 1e-8)."""
     truth = _simulated(L, attention)
-    for name in ("prompts", "reduced"):
-        found = _draws(make_oracle(TASK, float(L), attention, name, 1, jnp.float32))
+    for method in (WHOLE, SCORES):
+        found = _draws(TASK.batch_loss(float(L), attention, method, 1, jnp.float32))
         assert np.max(_scores(found, truth)) < BOUND
         assert np.max(_scores(_pairs(found), _pairs(truth))) < BOUND
         lengths = [np.linalg.norm(rows[:, :-1], axis=1) for rows in (found, truth)]
@@ -101,11 +96,11 @@ def test_sampled_gradients_have_the_law_of_brute_force(L, attention):
 @pytest.mark.parametrize("attention", ["softmax", "linear"])
 def test_exact_gradient_is_the_mean_of_sampled_ones(attention):
     truth = _simulated(4, attention)
-    oracle = make_oracle(TASK, 4.0, attention, "exact", 1, jnp.float64)
+    estimator = TASK.batch_loss(4.0, attention, EXACT, 1, jnp.float64)
     keys = jax.random.split(jax.random.key(5), N)
 
     def one(key):
-        loss, slope = jax.value_and_grad(oracle, argnums=1)(key, PARAMS)
+        loss, slope = jax.value_and_grad(estimator, argnums=1)(key, PARAMS)
         return jnp.concatenate([slope.U.ravel(), slope.v, loss[None]])
 
     found = np.asarray(jax.jit(jax.vmap(one))(keys))
@@ -116,8 +111,8 @@ def test_exact_gradient_is_the_mean_of_sampled_ones(attention):
 
 def test_prompts_of_any_task_agree_with_those_of_linear_regression():
     single = lp.LinearRegression(COV.astype(np.float32), TASK_COV, NOISE)
-    generic = _draws(TaskOracle(single, 4.0, "softmax", 1))
-    special = _draws(make_oracle(single, 4.0, "softmax", "prompts", 1, jnp.float32), seed=1)
+    generic = _draws(BatchOfPrompts(single, 4.0, "softmax", 1))
+    special = _draws(single.batch_loss(4.0, "softmax", WHOLE, 1, jnp.float32), seed=1)
     assert np.max(_scores(generic, special)) < BOUND
     assert np.max(_scores(_pairs(generic), _pairs(special))) < BOUND
 
@@ -135,9 +130,9 @@ def test_infinite_prompts():
     exact = np.mean(np.square(gaps)) / 2 + NOISE / 2
     noisy = np.mean(np.square(gaps - np.asarray(queries.noise))) / 2
     for attention in ATTENTIONS:
-        for name, expected in zip(ORACLES, (noisy, noisy, exact), strict=True):
-            oracle = make_oracle(TASK, np.inf, attention, name, 50, jnp.float64)
-            assert float(oracle(key, PARAMS)) == pytest.approx(expected, rel=1e-12)
+        for method, expected in ((WHOLE, noisy), (SCORES, noisy), (EXACT, exact)):
+            estimator = TASK.batch_loss(np.inf, attention, method, 50, jnp.float64)
+            assert float(estimator(key, PARAMS)) == pytest.approx(expected, rel=1e-12)
 
 
 def _two_tokens(U, v, w, x):
@@ -156,7 +151,7 @@ def test_exact_loss_and_its_slope_against_two_tokens():
     w, x = np.array([0.7, -0.4]), np.array([0.9, 0.5])
     tasks, asked = (
         jnp.asarray(np.linalg.solve(np.asarray(root), vector))[None]
-        for root, vector in ((regression.task_root, w), (regression.query_root, x))
+        for root, vector in ((regression.w_root, w), (regression.query_root, x))
     )
     queries = regression.queries_from(tasks, asked, jnp.zeros(1))
 
@@ -178,8 +173,8 @@ def test_exact_oracle_averages_to_the_gradient_of_the_risk():
     """Block form, 2^16 tasks and queries in 16 groups: 7 standard errors with 15 degrees of freedom, false alarms below 1e-4."""
     params = lp.BlockParams(U[:2, :2], 1.2)
     expected = jax.grad(TASK.risk_function(20.0))(params)
-    oracle = make_oracle(TASK, 20.0, "softmax", "exact", 4096, jnp.float64)
-    slope = jax.jit(lambda key: jax.grad(oracle, argnums=1)(key, params))
+    estimator = TASK.batch_loss(20.0, "softmax", EXACT, 4096, jnp.float64)
+    slope = jax.jit(lambda key: jax.grad(estimator, argnums=1)(key, params))
     slopes = jax.lax.map(slope, jax.random.split(jax.random.key(7), 16))
     for found, truth in ((slopes.A, expected.A), (slopes.b, expected.b)):
         error = np.std(found, axis=0, ddof=1) / 4
@@ -207,6 +202,6 @@ def test_degenerate_directions():
     for attention in ATTENTIONS:
         params = lp.HeadParams(np.zeros((3, 3)), np.zeros(3))
         params = jax.tree.map(lambda leaf: leaf.astype(jnp.float32), params)
-        oracle = make_oracle(task, 5.0, attention, "reduced", 8, jnp.float32)
-        slope = jax.jit(jax.grad(oracle, argnums=1))(jax.random.key(0), params)
+        estimator = task.batch_loss(5.0, attention, SCORES, 8, jnp.float32)
+        slope = jax.jit(jax.grad(estimator, argnums=1))(jax.random.key(0), params)
         assert np.all(np.isfinite(np.concatenate([slope.U.ravel(), slope.v])))

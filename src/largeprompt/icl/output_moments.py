@@ -16,8 +16,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from ..icl.task import Attention
 from ..participation import MomentTable, output_moment_table
+from .risks import Attention
 
 
 class OutputMoments(eqx.Module):

@@ -1,10 +1,13 @@
-"""Streamed attention on a GPU as one kernel, split over the tokens so that even one query fills the chip.
+"""Streamed attention on a GPU as one kernel, parallel over queries and over parts of the prompt.
 
-Program (block of queries, part of the prompt) reads its tokens once, keeps scores and weights in registers, and leaves the summary
-(log normaliser, mean, covariance) of its part; the parts are merged as blocks of tokens are everywhere else (measures/moments.py).
-Tokens are float32 or bfloat16; scores, weights and sums are float32, and no product is rounded to TensorFloat-32. On the matrix units,
-for many queries of bfloat16 tokens, tilts and weights are split into two bfloat16 numbers each: a relative error of 2^-17. Several
-queries in float32 are left to XLA: its float32 matrix products are faster than the kernel's.
+Program (block of queries, part of the prompt) reads its tokens once, keeps scores and weights in
+registers, and writes the moments of its part; the parts are merged as blocks of tokens are
+(measures/tilted_moments.py). Parallelism over parts lets even one query fill the chip.
+
+Tokens are float32 or bfloat16; scores, weights and sums are float32, and no product is rounded to
+TensorFloat-32. For many queries of bfloat16 tokens the matrix units are used, with tilts and
+weights split into two bfloat16 numbers each: a relative error of 2^-17. Many queries of float32
+tokens are left to XLA, whose float32 matrix products are faster.
 """
 
 from functools import partial
@@ -15,10 +18,10 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton
 from jaxtyping import Array, Float
 
+from .._softmax_sums import NO_WEIGHT, SoftmaxSums
 from ..measures import Empirical, TiltedMoments
 
-_FEW = 8  # queries taken one by one: below this the tokens' memory is the limit, not the arithmetic
-_NOTHING = -1e30  # the log of no weight: -inf would make differences that are not numbers
+_FEW = 8  # most queries taken one by one: up to here memory bandwidth is the limit
 _PARTS = 4096  # parts of the prompt for one query: about 32 programs on each of 132 processors
 _QUERIES = 64  # queries of a block
 _PROGRAMS = 1056  # programs for many queries
@@ -27,7 +30,7 @@ _WIDEST = 256  # coordinates that fit the registers
 
 
 def fits(prompt: Empirical, queries: int, *, with_cov: bool) -> bool:
-    """Whether a kernel serves this prompt."""
+    """Whether there is a kernel for this prompt and number of queries."""
     if with_cov:
         return prompt.points.dtype in _TOKENS and queries <= _FEW and prompt.dim <= 64
     many = prompt.points.dtype == jnp.bfloat16
@@ -43,7 +46,7 @@ def fused_moments(
     with_cov: bool = False,
     interpret: bool = False,
 ) -> TiltedMoments:
-    """The summary of a prompt at q tilts: a few one by one, more as blocks of queries on the matrix units."""
+    """Moments of a prompt at q tilts; more than 8 are taken in blocks, on the matrix units."""
     tilts = tilts.astype(jnp.float32)
     if len(tilts) <= _FEW:
         parts = _one_by_one(prompt, tilts, with_cov, interpret)
@@ -55,7 +58,10 @@ def fused_moments(
 def _one_by_one(
     prompt: Empirical, tilts: Float[Array, "q d"], with_cov: bool, interpret: bool
 ) -> TiltedMoments:
-    """Summaries of parts of the prompt, shape (parts, q, ...). Tokens are centred at the mean of a part's first rows."""
+    """Moments of the parts of a prompt, shape (parts, q, ...), one program for each query.
+
+    For covariances the tokens are centred at the mean of the first rows of the part.
+    """
     (n, d), q = prompt.points.shape, len(tilts)
     width = max(16, _power_of_2(d))
     rows = max(16, 2048 // width)
@@ -71,7 +77,7 @@ def _one_by_one(
         first = pl.program_id(1) * steps * rows
 
         def load(start: Array) -> tuple[Array, Array]:
-            """The tokens from `start`, and their log weights: none beyond the end."""
+            """Load the tokens from `start` on and their log weights."""
             inside = start + jax.lax.iota(jnp.int32, rows) < n
             mask = inside[:, None] & used[None, :]
             at = points_ref.at[pl.ds(start, rows), pl.ds(0, width)]
@@ -80,38 +86,37 @@ def _one_by_one(
             if log_weights_ref is not None:
                 at = log_weights_ref.at[pl.ds(start, rows)]
                 logs = triton.load(at, mask=inside, other=0.0).astype(jnp.float32)
-            return x, jnp.where(inside, logs, _NOTHING)
+            return x, jnp.where(inside, logs, NO_WEIGHT)
 
         centre = 0.0 * tilt
         if with_cov:
             present = jnp.clip(n - first, 1, rows).astype(jnp.float32)
             centre = jnp.sum(load(first)[0], axis=0) / present
 
-        def step(i: Array, carry: tuple) -> tuple:
-            top, total, sums, *squares = carry
+        def step(i: Array, sums: SoftmaxSums) -> SoftmaxSums:
             x, logs = load(first + i * rows)
             scores = jnp.sum(x * tilt[None, :], axis=1) + logs
-            new = jnp.maximum(top, jnp.max(scores))
-            fade, weights = jnp.exp(top - new), jnp.exp(scores - new)
+            top = jnp.maximum(sums.top, jnp.max(scores))
+            weights = jnp.exp(scores - top)
             if with_cov:
                 x = x - centre[None, :]
-            moved = weights[:, None] * x
-            found = (new, total * fade + jnp.sum(weights), sums * fade + jnp.sum(moved, axis=0))
+            weighted = weights[:, None] * x
+            found = (jnp.sum(weights), jnp.sum(weighted, axis=0))
             if with_cov:
-                found += (squares[0] * fade + jnp.dot(moved.T, x, precision="highest"),)
-            return found
+                found += (jnp.dot(weighted.T, x, precision="highest"),)
+            return sums.rescaled(top).add(SoftmaxSums(top, found))
 
         zero = jnp.zeros((), jnp.float32)
-        empty = (zero + _NOTHING, zero, 0.0 * tilt)
+        empty = (zero, 0.0 * tilt)
         if with_cov:
             empty += (jnp.zeros((width, width), jnp.float32),)
-        top, total, sums, *squares = jax.lax.fori_loop(jnp.int32(0), jnp.int32(steps), step, empty)
-        share = jnp.where(total > 0, 1 / jnp.where(total > 0, total, 1.0), 0.0)
-        gap = sums * share
-        log_ref[...] = (top + jnp.log(total)).reshape(1, 1)
+        nothing = SoftmaxSums(zero + NO_WEIGHT, empty)
+        sums = jax.lax.fori_loop(jnp.int32(0), jnp.int32(steps), step, nothing)
+        log_sum, (gap, *squares) = sums.averages()
+        log_ref[...] = log_sum.reshape(1, 1)
         mean_ref[...] = (centre + gap).reshape(1, 1, width)
         if with_cov:
-            cov = squares[0] * share - gap[:, None] * gap[None, :]
+            cov = squares[0] - gap[:, None] * gap[None, :]
             cov_refs[0][...] = cov.reshape(1, 1, width, width)
 
     shapes = [(parts, q), (parts, q, width), *([(parts, q, width, width)] if with_cov else [])]
@@ -134,13 +139,13 @@ def _one_by_one(
 
 
 def _slot(shape: tuple[int, ...]) -> pl.BlockSpec:
-    """The place of program (query, part) in an output of shape (parts, q, ...)."""
+    """Block of program (query, part) in an output of shape (parts, q, ...)."""
     rest = shape[2:]
     return pl.BlockSpec((1, 1, *rest), lambda b, c: (c, b, *(0 for _ in rest)))
 
 
 def _in_blocks(prompt: Empirical, tilts: Float[Array, "q d"], interpret: bool) -> TiltedMoments:
-    """Summaries of parts of a bfloat16 prompt for many queries: products on the matrix units, shape (parts, q, ...)."""
+    """Moments of the parts of a bfloat16 prompt for many queries, shape (parts, q, ...)."""
     (n, d), q = prompt.points.shape, len(tilts)
     width, rows = max(16, _power_of_2(d)), 128
     blocks = -(-q // _QUERIES)
@@ -156,8 +161,7 @@ def _in_blocks(prompt: Empirical, tilts: Float[Array, "q d"], interpret: bool) -
         tilts = _halves(tilts_ref[...])
         first = pl.program_id(1) * steps * rows
 
-        def step(i: Array, carry: tuple) -> tuple:
-            top, total, sums = carry
+        def step(i: Array, sums: SoftmaxSums) -> SoftmaxSums:
             start = first + i * rows
             inside = start + jax.lax.iota(jnp.int32, rows) < n
             at = points_ref.at[pl.ds(start, rows), pl.ds(0, width)]
@@ -167,20 +171,20 @@ def _in_blocks(prompt: Empirical, tilts: Float[Array, "q d"], interpret: bool) -
                 at = log_weights_ref.at[pl.ds(start, rows)]
                 logs = triton.load(at, mask=inside, other=0.0).astype(jnp.float32)
             scores = _product(tilts[0], x.T) + _product(tilts[1], x.T)
-            scores = scores + jnp.where(inside, logs, _NOTHING)[None, :]
-            new = jnp.maximum(top, jnp.max(scores, axis=1))
-            fade, weights = jnp.exp(top - new), jnp.exp(scores - new[:, None])
-            sums = sums * fade[:, None]
-            for part in _halves(weights):
-                sums = sums + _product(part, x)
-            return new, total * fade + jnp.sum(weights, axis=1), sums
+            scores = scores + jnp.where(inside, logs, NO_WEIGHT)[None, :]
+            top = jnp.maximum(sums.top, jnp.max(scores, axis=1))
+            weights = jnp.exp(scores - top[:, None])
+            total, weighted = sums.rescaled(top).first
+            for part in _halves(weights):  # added one by one: the matrix units accumulate
+                weighted = weighted + _product(part, x)
+            return SoftmaxSums(top, (total + jnp.sum(weights, axis=1), weighted))
 
         zero = jnp.zeros(_QUERIES, jnp.float32)
-        empty = (zero + _NOTHING, zero, jnp.zeros((_QUERIES, width), jnp.float32))
-        top, total, sums = jax.lax.fori_loop(jnp.int32(0), jnp.int32(steps), step, empty)
-        share = jnp.where(total > 0, 1 / jnp.where(total > 0, total, 1.0), 0.0)
-        log_ref[...] = (top + jnp.log(total))[None, :]
-        mean_ref[...] = (sums * share[:, None])[None, :, :]
+        nothing = SoftmaxSums(zero + NO_WEIGHT, (zero, jnp.zeros((_QUERIES, width), jnp.float32)))
+        sums = jax.lax.fori_loop(jnp.int32(0), jnp.int32(steps), step, nothing)
+        log_sum, (mean,) = sums.averages()
+        log_ref[...] = log_sum[None, :]
+        mean_ref[...] = mean[None, :, :]
 
     operands = [padded, prompt.points, *([prompt.log_weights] if weighted else [])]
     shapes = [(parts, blocks * _QUERIES), (parts, blocks * _QUERIES, width)]
@@ -203,9 +207,10 @@ def _in_blocks(prompt: Empirical, tilts: Float[Array, "q d"], interpret: bool) -
 
 
 def _halves(x: Float[Array, "..."]) -> tuple[Array, Array]:
-    """Two bfloat16 numbers whose sum is x to 16 bits: products with bfloat16 tokens are then as good as in float32.
+    """Two bfloat16 numbers whose sum is x to 16 bits.
 
-    Only inside a kernel: XLA takes a conversion there and back for the identity, and the second number for 0.
+    Their products with bfloat16 tokens are as accurate as in float32. Only for use in a kernel: XLA
+    would simplify the round trip through bfloat16 away and make the second number 0.
     """
     leading = x.astype(jnp.bfloat16)
     return leading, (x - leading.astype(jnp.float32)).astype(jnp.bfloat16)

@@ -1,14 +1,16 @@
 """Sums over the tokens of sampled prompts, weighted by e^{score}, without holding the tokens.
 
-For prompts r = 0, 1, ... of L tokens with standard normal coordinates (g_i, ...) and scores sigma g_i the sums are
+For prompts r = 0, 1, ... of L tokens with standard normal coordinates (g_i, ...) and scores
+sigma g_i the sums are
 
-    sum_i w_i f_a f_b   and   sum_i w_i^2 f_a f_b,       w_i = e^{sigma g_i - M},  M any number (it cancels in ratios),
+    sum_i w_i f_a f_b   and   sum_i w_i^2 f_a f_b,       w_i = e^{sigma g_i - M},
 
-for some pairs (a, b) of functions f_a of a token.
+M any number (it cancels in ratios), for some pairs (a, b) of functions f_a of a token.
 
-Token numbers are named by (key, prompt, counter), see normals.py, so a prompt is the same on every device and in every company. Three
-ways lead to its sums: blocks of tokens in XLA with a running maximum, and kernels that keep numbers, weights and sums in registers,
-one for a GPU, below, and one for a CPU (_native). They differ by rounding alone: in float32 a relative 1e-6 or so.
+The numbers of a token depend on (key, prompt, counter) alone (see normals.py), so a prompt is the
+same on every device and in every batch. There are three implementations: blocks of tokens in XLA
+with a running maximum, and kernels that keep numbers, weights and sums in registers, one for GPUs
+(below) and one for CPUs (_native). They differ by rounding, in float32 about 1e-6 relative.
 """
 
 from collections.abc import Callable, Sequence
@@ -23,6 +25,7 @@ from jaxtyping import Array, Float, UInt32
 
 from .. import _native
 from .._message import message
+from .._softmax_sums import NO_WEIGHT, SoftmaxSums
 from .normals import Words, normal_pairs
 
 _LONGEST = 2**32 - 1  # tokens and lengths are 32-bit numbers
@@ -40,7 +43,8 @@ Scales = tuple[Float[Array, "#n"], ...]
 class Layout(NamedTuple):
     """What a pair of normals stands for, and what is summed."""
 
-    # (normal, normal, further scales of the prompt) -> for each token the normal g of its score, and its functions f_a
+    # (normal, normal, further scales of the prompt) -> for each token the normal g of its score,
+    # and its functions f_a
     tokens: Callable[..., Sequence[tuple[Array, Sequence[Array]]]]
     per_counter: int  # tokens made of one pair
     first: Pairs  # (a, b) of the sums of w f_a f_b
@@ -56,9 +60,10 @@ def weighted_sums(
     capacity: int,
     layout: Layout,
 ) -> tuple[Float[Array, "n first"], Float[Array, "n second"]]:
-    """The sums of the prompts named; `capacity` counters hold the longest.
+    """The sums for the given prompts; `capacity` counters hold the longest.
 
-    Each prompt has its own length and scales: the deviation sigma of its scores, then what the tokens of the layout take.
+    Each prompt has its own length and scales: the deviation sigma of its scores, then the further
+    arguments of the layout's `tokens`.
     """
     L, *rest = (jnp.broadcast_to(a, prompts.shape) for a in (L, *scales))
     return _fastest(key, prompts, tuple(rest), L, capacity, layout)
@@ -92,58 +97,30 @@ def _on_cpu(
 
 
 def has_kernel(layout: Layout) -> bool:
-    """Whether a kernel of the default device draws float32 prompts: it takes as many tokens as each needs, whatever the capacity."""
+    """Whether the default device has a kernel for float32 prompts.
+
+    A kernel draws as many tokens as each prompt has, whatever the capacity.
+    """
     device = jax.default_backend()
     return device == "gpu" or (device == "cpu" and layout.native and _native.available())
 
 
 def capacity_for(L: int, layout: Layout) -> int:
-    """Counters that hold L tokens, rounded up to three leading bits: few programs serve all lengths, an eighth is wasted at most."""
+    """Counters that hold L tokens, rounded up to three leading bits.
+
+    So few programs serve all lengths, and at most an eighth of the counters is wasted.
+    """
     if L > _LONGEST:
         raise ValueError(
             message(
                 f"a sampled prompt has at most 2^32 - 1 = {_LONGEST} tokens",
                 f"L = {L}",
-                "use what is exact (output_error, finite_mean, gradient_error, oracle='exact'): its cost does not depend on L",
+                "use an exact average, whose cost does not depend on L",
             )
         )
     pairs = -(-L // layout.per_counter)
     grain = 2 ** max(0, pairs.bit_length() - 4)
     return -(-pairs // grain) * grain
-
-
-class _Summary(NamedTuple):
-    """Largest score and sums relative to it."""
-
-    top: Array
-    first: list[Array]
-    second: list[Array]
-
-    def rescaled(self, top: Array) -> "_Summary":
-        factor = jnp.exp(self.top - top)
-        return _Summary(
-            top, [factor * s for s in self.first], [factor * (factor * s) for s in self.second]
-        )
-
-    def plus(self, other: "_Summary") -> "_Summary":
-        top = jnp.maximum(self.top, other.top)
-        return self.rescaled(top).beside(other.rescaled(top))
-
-    def beside(self, other: "_Summary") -> "_Summary":
-        """The sum with another one relative to the same score."""
-        first = [x + y for x, y in zip(self.first, other.first, strict=True)]
-        second = [x + y for x, y in zip(self.second, other.second, strict=True)]
-        return _Summary(self.top, first, second)
-
-    def total(self, axis: int) -> "_Summary":
-        """The sum over an axis."""
-        top = jnp.max(self.top, axis=axis, keepdims=True)
-        scaled = self.rescaled(top)
-        return _Summary(
-            jnp.squeeze(top, axis),
-            [jnp.sum(s, axis=axis) for s in scaled.first],
-            [jnp.sum(s, axis=axis) for s in scaled.second],
-        )
 
 
 def _drawn(
@@ -155,12 +132,9 @@ def _drawn(
     for place, (g, functions) in enumerate(layout.tokens(*pair, *scales[1:])):
         index = counter * jnp.uint32(layout.per_counter) + jnp.uint32(place)
         # a token beyond L has weight e^{-inf}; no finite score is as low
-        score = jnp.where(index < L, scales[0] * g, jnp.asarray(_NOTHING, g.dtype))
+        score = jnp.where(index < L, scales[0] * g, jnp.asarray(NO_WEIGHT, g.dtype))
         found.append((score, functions))
     return found
-
-
-_NOTHING = -1e30  # in place of -inf, whose differences are not numbers
 
 
 def _by_blocks(
@@ -169,25 +143,25 @@ def _by_blocks(
     blocks = -(-capacity // _BLOCK)
     block = -(-capacity // blocks)  # equal blocks: the last one is not mostly empty
 
-    def of_token(top: Array, score: Array, functions: Sequence[Array]) -> _Summary:
+    def of_token(top: Array, score: Array, functions: Sequence[Array]) -> SoftmaxSums:
         weight = jnp.exp(score - top)
         weighted = [weight * f for f in functions]
-        first = [_dot(weighted[a], functions[b]) for a, b in layout.first]
-        second = [_dot(weighted[a], weighted[b]) for a, b in layout.second]
-        return _Summary(top, first, second)
+        first = tuple(_dot(weighted[a], functions[b]) for a, b in layout.first)
+        second = tuple(_dot(weighted[a], weighted[b]) for a, b in layout.second)
+        return SoftmaxSums(top, first, second)
 
-    def of_block(prompt: Array, scales: tuple[Array, ...], L: Array, index: Array) -> _Summary:
+    def of_block(prompt: Array, scales: tuple[Array, ...], L: Array, index: Array) -> SoftmaxSums:
         counter = index.astype(jnp.uint32) * jnp.uint32(block) + jax.lax.iota(jnp.uint32, block)
         tokens = _drawn(key, prompt, counter, scales, L, layout)
         top = jnp.max(jnp.stack([jnp.max(score) for score, _ in tokens]))
-        return reduce(_Summary.beside, [of_token(top, *token) for token in tokens])
+        return reduce(SoftmaxSums.add, [of_token(top, *token) for token in tokens])
 
     def one(prompt: tuple[Array, tuple[Array, ...], Array]) -> tuple[Array, Array]:
         summary = of_block(*prompt, jnp.uint32(0))
         if capacity > block:
             used = (prompt[2] - 1) // jnp.uint32(layout.per_counter * block) + 1
             summary = jax.lax.fori_loop(
-                jnp.uint32(1), used, lambda i, sums: sums.plus(of_block(*prompt, i)), summary
+                jnp.uint32(1), used, lambda i, sums: sums.merge(of_block(*prompt, i)), summary
             )
         return jnp.stack(summary.first), jnp.stack(summary.second)
 
@@ -198,7 +172,9 @@ def _by_blocks(
 
 
 def _dot(weights: Array, column: Array) -> Array:
-    """A product, not the sum of products: inside a loop XLA runs the latter on one core, without vector instructions."""
+    """Dot product by matmul: inside a loop XLA would run a sum of products on one core,
+    unvectorised.
+    """
     return jnp.matmul(weights, column, precision="highest")
 
 
@@ -212,7 +188,10 @@ def fused_sums(
     layout: Layout,
     interpret: bool = False,
 ) -> tuple[Array, Array]:
-    """The same sums by one GPU kernel: program (prompt, part) takes `turns` times `_LANES` counters and keeps a summary a lane."""
+    """The same sums by one GPU kernel.
+
+    Program (prompt, part) takes `turns` times `_LANES` counters and keeps sums for each lane.
+    """
     n, tiles = len(prompts), -(-capacity // _LANES)
     turns = min(_TURNS, max(1, n * tiles // _PROGRAMS), tiles)
     parts = -(-tiles // turns)
@@ -227,7 +206,7 @@ def fused_sums(
         needed = (length_ref[0] - 1) // jnp.uint32(layout.per_counter * _LANES) + 1
         last = jnp.clip(needed.astype(jnp.int32) - start, 0, turns)
 
-        def turn(i: Array, sums: _Summary) -> _Summary:
+        def turn(i: Array, sums: SoftmaxSums) -> SoftmaxSums:
             counter = ((start + i) * _LANES).astype(jnp.uint32) + lane
             tokens = _drawn(words, prompt, counter, scales, length_ref[0], layout)
             top = sums.top
@@ -236,14 +215,14 @@ def fused_sums(
             sums = sums.rescaled(top)
             for score, f in tokens:
                 weight = jnp.exp(score - top)
-                first = [weight * (f[a] * f[b]) for a, b in layout.first]
-                second = [weight * weight * (f[a] * f[b]) for a, b in layout.second]
-                sums = sums.beside(_Summary(top, first, second))
+                first = tuple(weight * (f[a] * f[b]) for a, b in layout.first)
+                second = tuple(weight * weight * (f[a] * f[b]) for a, b in layout.second)
+                sums = sums.add(SoftmaxSums(top, first, second))
             return sums
 
         zero = jnp.zeros(_LANES, jnp.float32)
-        nothing = [[zero] * len(pairs) for pairs in (layout.first, layout.second)]
-        empty = _Summary(zero + _NOTHING, *nothing)
+        nothing = [(zero,) * len(pairs) for pairs in (layout.first, layout.second)]
+        empty = SoftmaxSums(zero + NO_WEIGHT, *nothing)
         total = jax.lax.fori_loop(jnp.int32(0), last, turn, empty).total(0)
         for place, value in enumerate((total.top, *total.first, *total.second)):
             out_ref[0, 0, place] = value
@@ -260,8 +239,8 @@ def fused_sums(
         compiler_params=triton.CompilerParams(num_warps=_WARPS),
         interpret=interpret,
     )(key, prompts, L, *scales)
-    columns = list(jnp.moveaxis(out, -1, 0))
+    columns = tuple(jnp.moveaxis(out, -1, 0))
     ends = 1 + len(layout.first)
-    found = _Summary(columns[0], columns[1:ends], columns[ends:])
+    found = SoftmaxSums(columns[0], columns[1:ends], columns[ends:])
     total = found.total(1)
     return jnp.stack(total.first, -1), jnp.stack(total.second, -1)

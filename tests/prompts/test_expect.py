@@ -1,4 +1,4 @@
-"""Exact finite-prompt quantities: two routes that share no formula, enumeration, simulation, limits, derivatives."""
+"""`expect` and its short spellings against atoms, enumeration, simulation and limits."""
 
 import subprocess
 import sys
@@ -47,8 +47,10 @@ def _everything(head, mu, z, L) -> dict:
     [(1, 1, 2, 60), (3, 1, 2, 60), (2, 2, 3, 40)],
     ids=["d=1", "singular, d=3", "d=2"],
 )
-def test_closed_form_agrees_with_the_discrete_route(d, k, m, nodes):
-    """Stein identities against the Laplace integral over a Gauss-Hermite law, non-centred, L from 1 to infinity."""
+def test_expect_of_gaussian_tokens_agrees_with_atoms(d, k, m, nodes):
+    """Stein identities against the Laplace integral over a Gauss-Hermite law, non-centred, L from 1
+    to infinity.
+    """
     mean, factor, U, V, z = _problem(d, k, m, seed=d)
     head = lp.Head(U=U, V=V)
     closed = _everything(head, lp.Gaussian(mean, factor @ factor.T), z, LENGTHS)
@@ -61,7 +63,7 @@ def test_closed_form_agrees_with_the_discrete_route(d, k, m, nodes):
 
 
 @pytest.mark.parametrize("L", [1, 2, 3])
-def test_discrete_law_against_enumeration(L):
+def test_expect_of_atoms_against_enumeration(L):
     """All 5^L prompts, one atom of weight zero, asymmetric U, V not square."""
     rng = np.random.default_rng(3)
     atoms, weights = rng.normal(size=(5, 2)), np.array([1.0, 2.0, 0.5, 0.0, 1.5])
@@ -73,8 +75,10 @@ def test_discrete_law_against_enumeration(L):
 
 
 @pytest.mark.parametrize("L", [2, 20])
-def test_gaussian_against_simulation(L):
-    """4000 prompts, fixed seed; 15 numbers each within 5.5 standard errors: false alarms below 1e-6."""
+def test_expect_of_gaussian_tokens_against_simulation(L):
+    """4000 prompts, fixed seed; 15 numbers each within 5.5 standard errors: false alarms below
+    1e-6.
+    """
     mean, factor, U, V, z = _problem(3, 2, 2, seed=7, scale=0.5)
     rows = oracle.simulate_gaussian_prompts(
         mean=mean, factor=factor, U=U, V=V, z=z, L=L, n=4000, seed=11
@@ -85,7 +89,7 @@ def test_gaussian_against_simulation(L):
         assert np.all(np.abs(values.mean(axis=0) - got[name]) <= 5.5 * error + 1e-12), name
 
 
-def test_one_token_in_closed_form():
+def test_output_error_at_length_one():
     """At L = 1 the output is V x: E |T_1 - T_inf|^2 = tr(V G V') + |V G u|^2."""
     mean, factor, U, V, z = _problem(3, 3, 2, seed=1)
     G = factor @ factor.T
@@ -94,7 +98,7 @@ def test_one_token_in_closed_form():
     assert np.allclose(error, np.trace(V @ G @ V.T) + limit @ limit, rtol=1e-12)
 
 
-def test_infinite_prompt_and_no_spread():
+def test_expect_at_infinite_length_and_of_point_masses():
     mean, factor, U, V, z = _problem(2, 2, 2, seed=2)
     head, mu = lp.Head(U=U, V=V), lp.Gaussian(mean, factor @ factor.T)
     assert np.allclose(lp.finite_mean(head, mu, z, np.inf), lp.attend(head, mu, z), rtol=1e-14)
@@ -106,7 +110,7 @@ def test_infinite_prompt_and_no_spread():
         assert lp.gradient_error(head, law, z, 7.0).U == 0
 
 
-def test_zero_scores_are_a_removable_limit():
+def test_gradient_error_at_zero_scores():
     """At u = 0 nothing depends on the direction in which u vanished: gaps shrink like |u|^2."""
     mean, factor, U, V, z = _problem(3, 3, 2, seed=4)
     mu = lp.Gaussian(mean, factor @ factor.T)
@@ -119,7 +123,7 @@ def test_zero_scores_are_a_removable_limit():
     assert gaps[2] < 1e-8
 
 
-def test_prompt_length_and_queries_broadcast():
+def test_expect_broadcasts_lengths_and_queries():
     mean, factor, U, V, _ = _problem(2, 2, 3, seed=5)
     head, mu = lp.Head(U=U, V=V), lp.Gaussian(mean, factor @ factor.T)
     z = np.random.default_rng(0).normal(size=(4, 2))
@@ -132,8 +136,10 @@ def test_prompt_length_and_queries_broadcast():
     assert np.allclose(compiled, table, rtol=1e-13)
 
 
-def test_derivatives_in_the_head():
-    """Reverse-mode gradients of every quantity in U and V against central differences (step 1e-4, error about 1e-7)."""
+def test_expect_differentiates_in_the_head():
+    """Reverse-mode gradients of every quantity in U and V against central differences (step 1e-4,
+    error about 1e-7).
+    """
     mean, factor, *matrices, z = _problem(2, 2, 2, seed=6)
     mu = lp.Gaussian(mean, factor @ factor.T)
 
@@ -157,7 +163,7 @@ def test_derivatives_in_the_head():
             assert np.allclose(found[which][index], difference, rtol=1e-5, atol=1e-6)
 
 
-def test_weights_stored_in_32_bits():
+def test_output_error_with_weights_in_32_bits():
     """They add up to 1 to 1e-7 only: the exact routes must not take that for a failed integral."""
     nodes, weights = np.polynomial.hermite_e.hermegauss(60)
     head, z = lp.Head(U=[[0.9]], V=[[1.3]]), [1.2]
@@ -169,8 +175,10 @@ def test_weights_stored_in_32_bits():
     np.testing.assert_allclose(found, expected, rtol=1e-5)
 
 
-def test_thousands_of_atoms():
-    """A table of 3000 embeddings: at large L the error is that of a self-normalised average, of order 1/L."""
+def test_output_error_of_thousands_of_atoms():
+    """A table of 3000 embeddings: at large L the error is that of a self-normalised average, of
+    order 1/L.
+    """
     rng = np.random.default_rng(8)
     atoms = lp.Empirical(rng.normal(size=(3000, 8)))
     head = lp.Head(U=np.eye(8) / 2, V=np.eye(8))
@@ -183,19 +191,22 @@ def test_thousands_of_atoms():
     assert np.allclose(error[1] * 1e9, delta_method, rtol=1e-7)
 
 
-def test_scores_spread_too_widely_are_refused():
+def test_output_error_refuses_scores_too_far_apart():
     head = lp.Head(U=np.eye(1), V=np.eye(1))
     with pytest.raises(Exception, match="relative error of the Laplace integral"):
         jax.block_until_ready(lp.output_error(head, lp.Empirical([[0.0], [500.0]]), [1.0], 1.5))
 
 
-def test_float64_in_32_bit_mode():
-    """Known numbers: float64 whatever the default. Traced: refused, with the one-line fix. The default is not changed."""
+def test_output_error_in_32_bit_mode():
+    """Known numbers: float64 whatever the default. Traced: refused, with the one-line fix. The
+    default is not changed.
+    """
     code = """
 import jax, jax.numpy as jnp, largeprompt as lp
 head, mu = lp.Head(U=jnp.eye(1), V=jnp.eye(1)), lp.Gaussian(jnp.zeros(1), jnp.eye(1))
 atoms = lp.Empirical([[1.0], [-1.0]])
-print(lp.output_error(head, mu, jnp.ones(1), 1e9).dtype, lp.finite_mean(head, atoms, jnp.ones(1), 9.0).dtype)
+z = jnp.ones(1)
+print(lp.output_error(head, mu, z, 1e9).dtype, lp.finite_mean(head, atoms, z, 9.0).dtype)
 print(jax.config.jax_enable_x64, jnp.ones(1).dtype)
 try:
     jax.grad(lambda z: lp.output_error(head, mu, z, 1e9))(jnp.ones(1))

@@ -1,6 +1,6 @@
 """The prediction of one head on one prompt, with its derivatives, from their exact law: two normals a token, or none.
 
-In the coordinates of `oracles.py` tokens are standard normal in R^D. Along the orthonormal directions of the scores (a / |a|) and of
+In the coordinates of `gradient_estimators.py` tokens are standard normal in R^D. Along the orthonormal directions of the scores (a / |a|) and of
 the rest of the read-out (c minus its part along a) a token has independent standard normal coordinates g_i and e_i, and
 
     score  |a| g_i,       value  <c, zeta_i> = alpha g_i + beta e_i.
@@ -45,7 +45,7 @@ def frame(a: Float[Array, " D"], c: Float[Array, " D"]) -> Frame:
     return Frame(sigma, along, alpha, beta, across)
 
 
-def reduced_softmax(
+def softmax_response(
     first: Float[Array, " 5"],
     second: Float[Array, " 3"],
     rest_0: Float[Array, " D"],
@@ -65,7 +65,7 @@ def reduced_softmax(
     return plane.alpha * found.mean_g + plane.beta * found.mean_e, by_a, by_c
 
 
-def reduced_linear(
+def linear_response(
     key: Key[Array, ""], a: Float[Array, "n D"], c: Float[Array, "n D"], L: Float[Array, ""]
 ) -> Response:
     """Draws of (f, df/da, df/dc) for linear attention, one for each row of a and c."""

@@ -1,4 +1,4 @@
-"""The GPU kernels of streamed attention, interpreted on the CPU: judged by NumPy in float64."""
+"""The GPU kernels of attention, interpreted on the CPU, against NumPy in float64."""
 
 import jax
 import jax.numpy as jnp
@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import largeprompt as lp
-from largeprompt.attention import engines, fused
+from largeprompt.attention import engines, gpu_kernel
 
 from ..oracles.attention import tilted_moments
 
@@ -22,24 +22,17 @@ def _prompt(n, d, dtype, weighted, offset=0.0):
     ("n", "d", "q", "dtype", "weighted", "with_cov"),
     [
         (1, 3, 1, jnp.float32, False, True),  # a prompt of one token
-        (
-            777,
-            5,
-            2,
-            jnp.float32,
-            True,
-            True,
-        ),  # nothing is a power of two, some tokens weigh nothing
+        (777, 5, 2, jnp.float32, True, True),  # no powers of two, some tokens of weight 0
         (2050, 64, 1, jnp.float32, False, False),
         (300, 1, 3, jnp.bfloat16, False, False),
         (515, 20, 2, jnp.bfloat16, True, True),
     ],
 )
-def test_a_few_queries(n, d, q, dtype, weighted, with_cov):
+def test_fused_moments_of_few_queries(n, d, q, dtype, weighted, with_cov):
     prompt = _prompt(n, d, dtype, weighted)
     tilts = np.random.default_rng(0).normal(size=(q, d)).astype(np.float32)
-    assert fused.fits(prompt, q, with_cov=with_cov)
-    found = fused.fused_moments(prompt, jnp.asarray(tilts), with_cov=with_cov, interpret=True)
+    assert gpu_kernel.fits(prompt, q, with_cov=with_cov)
+    found = gpu_kernel.fused_moments(prompt, jnp.asarray(tilts), with_cov=with_cov, interpret=True)
     log_normaliser, mean, cov = tilted_moments(prompt.points, prompt.log_weights, tilts)
     assert np.allclose(found.log_normaliser, log_normaliser, rtol=1e-5, atol=1e-5)
     assert np.allclose(found.mean, mean, rtol=1e-5, atol=1e-5)
@@ -48,36 +41,36 @@ def test_a_few_queries(n, d, q, dtype, weighted, with_cov):
         assert np.allclose(found.cov, cov, rtol=1e-4, atol=1e-5)
 
 
-def test_a_covariance_far_from_the_origin():
+def test_fused_moments_covariance_far_from_the_origin():
     """Tokens around 1000: E xx' - mm' would lose six of seven digits."""
     prompt = _prompt(600, 4, jnp.float32, False, offset=1000.0)
     tilts = jnp.full((1, 4), 0.3, jnp.float32)
-    found = fused.fused_moments(prompt, tilts, with_cov=True, interpret=True)
+    found = gpu_kernel.fused_moments(prompt, tilts, with_cov=True, interpret=True)
     _, _, cov = tilted_moments(prompt.points, None, tilts)
     assert np.allclose(found.cov, cov, rtol=1e-3, atol=1e-3)
 
 
 @pytest.mark.parametrize(("n", "d", "q", "weighted"), [(300, 24, 70, False), (129, 3, 9, True)])
-def test_many_queries_of_half_precision_tokens(n, d, q, weighted):
+def test_fused_moments_of_many_queries_in_bfloat16(n, d, q, weighted):
     """Tilts and weights have 16 bits."""
     prompt = _prompt(n, d, jnp.bfloat16, weighted)
     tilts = 0.5 * np.random.default_rng(1).normal(size=(q, d)).astype(np.float32)
-    assert fused.fits(prompt, q, with_cov=False)
-    found = fused.fused_moments(prompt, jnp.asarray(tilts), interpret=True)
+    assert gpu_kernel.fits(prompt, q, with_cov=False)
+    found = gpu_kernel.fused_moments(prompt, jnp.asarray(tilts), interpret=True)
     log_normaliser, mean, _ = tilted_moments(prompt.points, prompt.log_weights, tilts)
     assert np.allclose(found.log_normaliser, log_normaliser, rtol=1e-4, atol=1e-4)
     assert np.allclose(found.mean, mean, rtol=1e-4, atol=1e-4)
 
 
-def test_what_the_kernels_leave_to_xla():
+def test_fits_rejects_what_is_left_to_xla():
     single = _prompt(50, 3, jnp.float32, False)
-    assert not fused.fits(single, 9, with_cov=False)
-    assert not fused.fits(_prompt(50, 3, jnp.float64, False), 1, with_cov=False)
-    assert not fused.fits(_prompt(2, 300, jnp.float32, False), 1, with_cov=False)
-    assert not fused.fits(_prompt(2, 65, jnp.float32, False), 1, with_cov=True)
+    assert not gpu_kernel.fits(single, 9, with_cov=False)
+    assert not gpu_kernel.fits(_prompt(50, 3, jnp.float64, False), 1, with_cov=False)
+    assert not gpu_kernel.fits(_prompt(2, 300, jnp.float32, False), 1, with_cov=False)
+    assert not gpu_kernel.fits(_prompt(2, 65, jnp.float32, False), 1, with_cov=True)
 
 
-def test_without_a_kernel_fused_is_streamed_and_has_derivatives():
+def test_empirical_moments_fused_falls_back_to_streamed():
     prompt = _prompt(500, 3, jnp.float64, True)
     head = lp.Head(U=np.eye(3), V=np.ones((1, 3)))
     z = jnp.ones(3)
@@ -91,7 +84,7 @@ def test_without_a_kernel_fused_is_streamed_and_has_derivatives():
     assert np.allclose(ours, theirs, rtol=1e-10)
 
 
-def test_half_precision_tokens_are_summed_in_float32_on_the_cpu_too():
+def test_attend_sums_bfloat16_tokens_in_float32():
     prompt = _prompt(4000, 4, jnp.bfloat16, False)
     head = lp.Head(U=np.eye(4, dtype=np.float32), V=np.eye(4, dtype=np.float32))
     z = np.linspace(0.1, 0.9, 4).astype(np.float32)

@@ -1,0 +1,222 @@
+"""Gradient estimators of linear regression: losses of a fresh batch with unbiased gradients.
+
+Given w and the query x_q a token is C zeta, zeta standard normal in R^{d+1},
+C = [[B, 0], [w'B, tau]] with B B' = Sig. So a head acts on standard normal vectors, with the score
+direction a = C'u, u = U (x_q, 0), and the read-out c = C'v:
+
+    prediction f = sum_i p_i <c, zeta_i>,   p = softmax(<a, zeta_i>),
+    df/dc = sum_i p_i zeta_i,               df/da = sum_i p_i (<c, zeta_i> - f) zeta_i.
+
+`WholePromptLoss` draws all tokens. `ScoreLoss` draws (f, df/da, df/dc) from their exact law at a
+fraction of the cost (score_sampling.py). `ConditionalLoss` takes the expectation of the loss given
+(w, x_q), which depends on <a, a>, <a, c> and <c, c> only. All three see the same w and x_q for the
+same key.
+"""
+
+from abc import abstractmethod
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Key, Shaped
+
+from .._linalg import psd_sqrt
+from ..prompts.normals import counters, normal_pairs, words
+from ..prompts.sampling import SCORES_AND_VALUES, polar
+from ..prompts.weighted_sums import weighted_sums
+from .output_moments import OutputMoments
+from .params import AbstractParams
+from .risks import Attention
+from .score_sampling import Response, frame, linear_response, softmax_response
+
+if TYPE_CHECKING:
+    from .linear_regression import LinearRegression
+
+_NUMBERS = 2**22  # random numbers in memory at once
+# streams of random numbers: 0 is that of new keys, prompt i has _PROMPTS + i
+_QUERIES, _NOISE, _REST, _PROMPTS = 1, 2, 3, 4
+
+
+class Queries(NamedTuple):
+    """Draws of w, queries x_q, and the noise of their targets."""
+
+    w: Float[Array, "n d"]
+    x: Float[Array, "n d"]
+    noise: Float[Array, " n"]
+
+
+class Regression(eqx.Module):
+    """Roots of the covariances of a linear regression, in the precision of the descent."""
+
+    root: Float[Array, "d d"]
+    query_root: Float[Array, "d d"]
+    w_root: Float[Array, "d d"]
+    noise: Float[Array, ""]
+
+    def __init__(self, task: "LinearRegression", dtype: Any):
+        with jax.enable_x64(True):
+            covariances = (task.cov, task.query_cov, task.task_cov)
+            roots = [psd_sqrt(cov.astype(jnp.float64)) for cov in covariances]
+            self.root, self.query_root, self.w_root = (r.astype(dtype) for r in roots)
+            self.noise = jnp.sqrt(task.noise_variance.astype(jnp.float64)).astype(dtype)
+
+    def queries(self, key: Key[Array, ""], n: int) -> Queries:
+        """Draw w and one query, n times; the same numbers in float32 and float64."""
+        for_w, for_queries = normal_pairs(words(key), _QUERIES, counters((n, len(self.root))))
+        for_noise, _ = normal_pairs(words(key), _NOISE, counters((n,)))
+        drawn = (a.astype(self.root.dtype) for a in (for_w, for_queries, for_noise))
+        return self.queries_from(*drawn)
+
+    def queries_from(
+        self,
+        for_w: Float[Array, "n d"],
+        for_queries: Float[Array, "n d"],
+        for_noise: Float[Array, " n"],
+    ) -> Queries:
+        """Draws of w, queries and noise made of standard normals."""
+        w, x = _product(for_w, self.w_root), _product(for_queries, self.query_root)
+        return Queries(w, x, self.noise * for_noise)
+
+    def directions(
+        self, params: AbstractParams, queries: Queries
+    ) -> tuple[Float[Array, "n D"], Float[Array, "n D"]]:
+        """(a, c) of every query: scores and values of a token are <a, zeta> and <c, zeta>."""
+        U, v = (m.astype(self.root.dtype) for m in params.matrices())
+        u = _product(queries.x, U[:, :-1].T)
+        return self._whitened(u, queries), self._whitened(jnp.broadcast_to(v, u.shape), queries)
+
+    def _whitened(self, u: Float[Array, "n D"], queries: Queries) -> Float[Array, "n D"]:
+        inputs = _product(u[:, :-1] + queries.w * u[:, -1:], self.root)
+        return jnp.concatenate([inputs, self.noise * u[:, -1:]], axis=1)
+
+
+def conditional_loss(
+    regression: Regression, moments: OutputMoments, params: AbstractParams, queries: Queries
+) -> Float[Array, ""]:
+    """The mean over (w, x_q) of E[1/2 (f - y)^2 | w, x_q]: exact at every length."""
+    a, c = regression.directions(params, queries)
+    target = jnp.sum(queries.w * queries.x, axis=1)
+    s, mean, size = (jnp.sum(left * right, axis=1) for left, right in ((a, a), (a, c), (c, c)))
+    errors = jax.vmap(moments.squared_error)(s, mean, size, target)
+    return 0.5 * (jnp.mean(errors) + regression.noise**2)
+
+
+class ConditionalLoss(eqx.Module):
+    """`lp.Exact()`: the expectation given w and queries, at a cost that does not depend on L."""
+
+    regression: Regression
+    moments: OutputMoments
+    batch: int = eqx.field(static=True)
+
+    def __call__(self, key: Key[Array, ""], params: AbstractParams) -> Float[Array, ""]:
+        queries = self.regression.queries(key, self.batch)
+        return conditional_loss(self.regression, self.moments, params, queries)
+
+
+class AbstractPromptLoss(eqx.Module):
+    """The loss of one prompt for each (w, query) of a batch."""
+
+    regression: Regression
+    batch: int = eqx.field(static=True)
+
+    def __call__(self, key: Key[Array, ""], params: AbstractParams) -> Float[Array, ""]:
+        queries = self.regression.queries(key, self.batch)
+        a, c = self.regression.directions(params, queries)
+        target = jnp.sum(queries.w * queries.x, axis=1) + queries.noise
+        fixed_a, fixed_c = jax.lax.stop_gradient((a, c))
+        f, by_a, by_c = self.responses(key, fixed_a, fixed_c)
+        # f with its derivatives as drawn: nothing is differentiated through the sampling
+        predictions = f + jnp.sum(by_a * (a - fixed_a) + by_c * (c - fixed_c), axis=1)
+        return 0.5 * jnp.mean((predictions - target) ** 2)
+
+    @abstractmethod
+    def responses(
+        self, key: Key[Array, ""], a: Float[Array, "n D"], c: Float[Array, "n D"]
+    ) -> Response:
+        """(f, df/da, df/dc) of one prompt for each row of a and c."""
+
+
+class WholePromptLoss(AbstractPromptLoss):
+    """`lp.MonteCarlo(whole_tokens=True)`: all tokens are drawn."""
+
+    L: int = eqx.field(static=True)
+    attention: Attention = eqx.field(static=True)
+
+    def responses(
+        self, key: Key[Array, ""], a: Float[Array, "n D"], c: Float[Array, "n D"]
+    ) -> Response:
+        keys = jax.vmap(lambda i: jax.random.fold_in(key, i))(jnp.arange(self.batch))
+        one, at_once = _whole_prompt(self.attention), _NUMBERS // (self.L * a.shape[1])
+        if len(a) <= at_once:
+            return jax.vmap(lambda *row: one(*row, self.L))(keys, a, c)
+        return jax.lax.map(lambda row: one(*row, self.L), (keys, a, c), batch_size=max(1, at_once))
+
+
+class InfinitePromptLoss(AbstractPromptLoss):
+    """The infinite prompt: f = <a, c> for both attentions (Lemma 2.1)."""
+
+    def responses(
+        self, key: Key[Array, ""], a: Float[Array, "n D"], c: Float[Array, "n D"]
+    ) -> Response:
+        return jnp.sum(a * c, axis=1), c, a
+
+
+class ScoreLoss(AbstractPromptLoss):
+    """`lp.MonteCarlo()`: predictions and their derivatives drawn from their exact law.
+
+    The length is data, and `capacity` counters hold the longest of several: runs of different
+    lengths stack.
+    """
+
+    L: Shaped[Array, "*runs"]  # a 32-bit integer where tokens are drawn
+    attention: Attention = eqx.field(static=True)
+    capacity: int = eqx.field(static=True)
+
+    def responses(
+        self, key: Key[Array, ""], a: Float[Array, "n D"], c: Float[Array, "n D"]
+    ) -> Response:
+        if self.attention == "linear":
+            return linear_response(key, a, c, self.L)
+        prompts = _PROMPTS + jnp.arange(self.batch, dtype=jnp.uint32)
+        plane = jax.vmap(frame)(a, c)
+        _, cosine, sine = value = polar(plane.alpha, plane.beta)
+        scales = (plane.sigma, cosine, sine)
+        sums = weighted_sums(
+            words(key), prompts, scales, self.L[None], self.capacity, SCORES_AND_VALUES
+        )
+        rest = normal_pairs(words(key), _REST, counters(a.shape), a.dtype)
+        return jax.vmap(softmax_response)(*sums, *rest, plane, value)
+
+
+class LossOfOne(eqx.Module):
+    """The loss of given parameters on a batch of one prompt, a function of the key."""
+
+    loss: AbstractPromptLoss
+    params: AbstractParams
+
+    def __call__(self, key: Key[Array, ""]) -> Float[Array, ""]:
+        return self.loss(key, self.params)
+
+
+def _whole_prompt(attention: Attention) -> Callable:
+    """(f, df/da, df/dc) of one prompt of L standard normal tokens."""
+
+    def softmax(key: Key[Array, ""], a: Array, c: Array, L: int) -> tuple[Array, Array, Array]:
+        tokens = jax.random.normal(key, (L, len(a)), a.dtype)
+        p = jax.nn.softmax(_product(tokens, a))
+        values = _product(tokens, c)
+        f = p @ values
+        return f, _product(p * (values - f), tokens), _product(p, tokens)
+
+    def linear(key: Key[Array, ""], a: Array, c: Array, L: int) -> tuple[Array, Array, Array]:
+        tokens = jax.random.normal(key, (L, len(a)), a.dtype)
+        scores, values = _product(tokens, a) / L, _product(tokens, c)
+        return scores @ values, _product(values, tokens) / L, _product(scores, tokens)
+
+    return softmax if attention == "softmax" else linear
+
+
+def _product(a: Array, b: Array) -> Array:
+    return jnp.matmul(a, b, precision="highest")

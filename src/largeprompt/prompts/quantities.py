@@ -1,0 +1,425 @@
+"""What is averaged over prompts: the output, its second moment, squared errors, or any function of
+it.
+
+T_L is the output of a random prompt of L tokens at a query z, T the output of the infinite prompt.
+"""
+
+from abc import abstractmethod
+from collections.abc import Callable, Sequence
+from typing import Any, Literal
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from .. import _checks
+from .._lengths import length_array
+from .._typing import ArrayInput
+from ..attention import Head, attend, attend_jacobians, attend_linear
+from ..measures import AbstractMeasure, Empirical, Gaussian
+from . import discrete_tokens, gaussian_averages, gaussian_tokens
+from .gaussian_tokens import Bounded
+
+
+class AbstractQuantity(eqx.Module):
+    """A quantity of one prompt at one query, which `expect` averages over prompts."""
+
+    @property
+    @abstractmethod
+    def name(self) -> str:
+        """Formula of the average, for figures and datasets."""
+
+    @property
+    def label(self) -> str:
+        """Short name in the attributes of datasets."""
+        return type(self).__name__
+
+    @abstractmethod
+    def limit(self, head: Head, mu: AbstractMeasure, z: Float[Array, "*batch d"]) -> Array:
+        """Value for the infinite prompt."""
+
+    @abstractmethod
+    def of_prompt(
+        self, head: Head, mu: AbstractMeasure, prompt: AbstractMeasure, z: Float[Array, " d"]
+    ) -> Array:
+        """Value for one prompt, whose tokens were drawn from mu, at one query."""
+
+    def of_output(
+        self, head: Head, mu: AbstractMeasure, output: Float[Array, " m"], z: Float[Array, " d"]
+    ) -> Array:
+        """Value from the output of one prompt alone; only called where `from_output` is true."""
+        raise NotImplementedError
+
+    @property
+    def refers_to_limit(self) -> bool:
+        """Whether the value compares a prompt with the infinite one, whose output must exist."""
+        return True
+
+    # Exact averages. A quantity without a formula keeps these defaults and is sampled.
+
+    def gaussian(self, head: Head, mu: Gaussian, z: ArrayInput, L: ArrayInput) -> Bounded | None:
+        """Average at given queries for Gaussian tokens, or None where no formula is known."""
+        return None
+
+    def discrete(self, head: Head, mu: Empirical, z: ArrayInput, L: ArrayInput) -> Bounded | None:
+        """Average at given queries for tokens drawn from atoms, or None."""
+        return None
+
+    def decomposition(self, head: Head, mu: Gaussian) -> gaussian_averages.Decomposition | None:
+        """Average for Gaussian tokens as features of the query, or None."""
+        return None
+
+    def along_length(
+        self,
+        head: Head,
+        mu: AbstractMeasure,
+        laws: Sequence[Empirical],
+        z: np.ndarray,
+        longest: float,
+    ) -> Callable[[np.ndarray], Bounded]:
+        """Averages at queries z of shape (q, d) as a function of lengths up to `longest`, with
+        values of shape (q, lengths, ...).
+
+        `laws` holds atoms for the tokens of law mu: one law, or one for each query.
+        """
+
+        def each(law: Empirical, z: np.ndarray, lengths: np.ndarray) -> Bounded:
+            found = self.discrete(head, law, z[:, None, :], lengths[None, :])
+            if found is None:
+                raise sampled_only(self)
+            return found
+
+        def at(lengths: np.ndarray) -> Bounded:
+            if len(laws) == 1:
+                return Bounded(*map(np.asarray, each(laws[0], z, lengths)))
+            found = [each(law, z[i : i + 1], lengths) for i, law in enumerate(laws)]
+            return Bounded(*(np.concatenate(part) for part in zip(*found, strict=True)))
+
+        return at
+
+    @property
+    def tail_order(self) -> int:
+        """Power of |x - T|^2 in the value, which decides how much a missing tail matters."""
+        return 1
+
+    @property
+    def from_output(self) -> bool:
+        """Whether the value depends on the prompt through the output of `reader(head)` alone."""
+        return False
+
+    def reader(self, head: Head) -> Head:
+        """Head whose output `of_output` takes."""
+        return head
+
+
+class _AbstractOfOutput(AbstractQuantity):
+    """A quantity that depends on a prompt through the output alone."""
+
+    @property
+    def from_output(self) -> bool:
+        return True
+
+    def of_prompt(
+        self, head: Head, mu: AbstractMeasure, prompt: AbstractMeasure, z: Float[Array, " d"]
+    ) -> Array:
+        return self.of_output(head, mu, attend(self.reader(head), prompt, z), z)
+
+
+class Output(_AbstractOfOutput):
+    """The output T_L itself; its average is the mean output, a vector of shape (m,)."""
+
+    @property
+    def name(self) -> str:
+        return "E T_L"
+
+    @property
+    def refers_to_limit(self) -> bool:
+        return False
+
+    def limit(self, head: Head, mu: AbstractMeasure, z: Array) -> Array:
+        return attend(head, mu, z)
+
+    def of_output(self, head: Head, mu: AbstractMeasure, output: Array, z: Array) -> Array:
+        return output
+
+    def gaussian(self, head: Head, mu: Gaussian, z: ArrayInput, L: ArrayInput) -> Bounded:
+        return gaussian_tokens.mean(head, mu, z, L)
+
+    def discrete(self, head: Head, mu: Empirical, z: ArrayInput, L: ArrayInput) -> Bounded:
+        return discrete_tokens.mean(head, mu, z, L)
+
+    def decomposition(self, head: Head, mu: Gaussian) -> gaussian_averages.Decomposition:
+        return gaussian_averages.output(head, mu)
+
+
+class SecondMoment(_AbstractOfOutput):
+    """T_L T_L', a matrix of shape (m, m)."""
+
+    @property
+    def name(self) -> str:
+        return "E T_L T_L'"
+
+    @property
+    def refers_to_limit(self) -> bool:
+        return False
+
+    def limit(self, head: Head, mu: AbstractMeasure, z: Array) -> Array:
+        output = attend(head, mu, z)
+        return output[..., :, None] * output[..., None, :]
+
+    def of_output(self, head: Head, mu: AbstractMeasure, output: Array, z: Array) -> Array:
+        return jnp.outer(output, output)
+
+    def gaussian(self, head: Head, mu: Gaussian, z: ArrayInput, L: ArrayInput) -> Bounded:
+        return gaussian_tokens.second_moment(head, mu, z, L)
+
+    def discrete(self, head: Head, mu: Empirical, z: ArrayInput, L: ArrayInput) -> Bounded:
+        return discrete_tokens.second_moment(head, mu, z, L)
+
+    def decomposition(self, head: Head, mu: Gaussian) -> gaussian_averages.Decomposition:
+        return gaussian_averages.second_moment(head, mu)
+
+
+class OutputError(_AbstractOfOutput):
+    """Squared distance |T_L - T|^2 of the output to that of the infinite prompt.
+
+    With `to="linear"` the distance to linear attention on the infinite prompt, |T_L - T_lin|^2;
+    for centred Gaussian tokens the two agree (Lemma 2.1 of Boursier & Boyer).
+    """
+
+    to: Literal["limit", "linear"] = eqx.field(static=True, default="limit")
+
+    def __check_init__(self) -> None:
+        if self.to not in ("limit", "linear"):
+            raise ValueError(
+                _checks.message("to must be 'limit' or 'linear'", repr(self.to), "pass 'limit'")
+            )
+
+    @property
+    def name(self) -> str:
+        return "E |T_L - T|^2" if self.to == "limit" else "E |T_L - T_lin|^2"
+
+    @property
+    def label(self) -> str:
+        return "output" if self.to == "limit" else "output to linear"
+
+    def reference(self, head: Head, mu: AbstractMeasure, z: Array) -> Array:
+        """The output that T_L is compared with."""
+        return attend(head, mu, z) if self.to == "limit" else attend_linear(head, mu, z)
+
+    def limit(self, head: Head, mu: AbstractMeasure, z: Array) -> Array:
+        if self.to == "limit":
+            return jnp.zeros(z.shape[:-1], z.dtype)
+        return jnp.sum((attend(head, mu, z) - self.reference(head, mu, z)) ** 2, axis=-1)
+
+    def of_output(self, head: Head, mu: AbstractMeasure, output: Array, z: Array) -> Array:
+        return jnp.sum((output - self.reference(head, mu, z)) ** 2)
+
+    def gaussian(self, head: Head, mu: Gaussian, z: ArrayInput, L: ArrayInput) -> Bounded:
+        own = gaussian_tokens.output_error(head, mu, z, L)
+        if self.to == "limit":
+            return own
+        shift = gaussian_tokens.mean_shift(head, mu, z, L)
+        return _to_linear(own, shift, _gap(head, mu, z, L))
+
+    def discrete(self, head: Head, mu: Empirical, z: ArrayInput, L: ArrayInput) -> Bounded:
+        own = discrete_tokens.output_error(head, mu, z, L)
+        if self.to == "limit":
+            return own
+        shift = discrete_tokens.mean_shift(head, mu, z, L)
+        return _to_linear(own, shift, _gap(head, mu, z, L))
+
+    def decomposition(self, head: Head, mu: Gaussian) -> gaussian_averages.Decomposition:
+        if self.to == "limit":
+            return gaussian_averages.output_error(head, mu)
+        return gaussian_averages.linear_error(head, mu)
+
+    def along_length(
+        self,
+        head: Head,
+        mu: AbstractMeasure,
+        laws: Sequence[Empirical],
+        z: np.ndarray,
+        longest: float,
+    ) -> Callable[[np.ndarray], Bounded]:
+        own = discrete_tokens.error_table(head, laws, z, "output", longest=longest).bounded
+        if self.to == "limit":
+            return own
+        gap = np.asarray(_gap(head, mu, z, 1.0))[:, None]
+
+        def shift(lengths: np.ndarray) -> Bounded:
+            if len(laws) == 1:
+                found = discrete_tokens.mean_shift(head, laws[0], z[:, None, :], lengths[None, :])
+                return Bounded(*map(np.asarray, found))
+            each = [
+                discrete_tokens.mean_shift(head, law, z[i : i + 1, None, :], lengths[None, :])
+                for i, law in enumerate(laws)
+            ]
+            return Bounded(*(np.concatenate(part) for part in zip(*each, strict=True)))
+
+        return lambda lengths: Bounded(
+            *map(np.asarray, _to_linear(own(lengths), shift(lengths), gap))
+        )
+
+
+class GradientError(AbstractQuantity):
+    """Squared Frobenius distance of dT_L/dU, or dT_L/dV, to that of the infinite prompt.
+
+    **Arguments:** `matrix` is "U" or "V".
+    """
+
+    matrix: Literal["U", "V"] = eqx.field(static=True)
+
+    def __check_init__(self) -> None:
+        if self.matrix not in ("U", "V"):
+            raise ValueError(
+                _checks.message("matrix must be 'U' or 'V'", repr(self.matrix), "pass 'U'")
+            )
+
+    @property
+    def name(self) -> str:
+        return f"E |dT_L/d{self.matrix} - dT/d{self.matrix}|^2"
+
+    @property
+    def label(self) -> str:
+        return f"gradient_{self.matrix}"
+
+    @property
+    def from_output(self) -> bool:
+        return self.matrix == "V"
+
+    def reader(self, head: Head) -> Head:
+        """For V the head that reads the whole token: dT/dV is its output, in each row of V."""
+        if self.matrix == "U":
+            return head
+        return Head(U=head.U, V=jnp.eye(head.dim, dtype=head.V.dtype))
+
+    def limit(self, head: Head, mu: AbstractMeasure, z: Array) -> Array:
+        return jnp.zeros(z.shape[:-1], z.dtype)
+
+    def of_output(self, head: Head, mu: AbstractMeasure, output: Array, z: Array) -> Array:
+        return head.out_dim * jnp.sum((output - attend(self.reader(head), mu, z)) ** 2)
+
+    def of_prompt(
+        self, head: Head, mu: AbstractMeasure, prompt: AbstractMeasure, z: Array
+    ) -> Array:
+        found, limit = (
+            getattr(attend_jacobians(head, law, z), self.matrix) for law in (prompt, mu)
+        )
+        return jnp.sum((found - limit) ** 2)
+
+    def gaussian(self, head: Head, mu: Gaussian, z: ArrayInput, L: ArrayInput) -> Bounded:
+        if self.matrix == "U":
+            return gaussian_tokens.gradient_error_U(head, mu, z, L)
+        return gaussian_tokens.gradient_error_V(head, mu, z, L)
+
+    def discrete(self, head: Head, mu: Empirical, z: ArrayInput, L: ArrayInput) -> Bounded:
+        if self.matrix == "U":
+            return discrete_tokens.gradient_error_U(head, mu, z, L)
+        return discrete_tokens.gradient_error_V(head, mu, z, L)
+
+    def decomposition(self, head: Head, mu: Gaussian) -> gaussian_averages.Decomposition:
+        if self.matrix == "U":
+            return gaussian_averages.gradient_error_U(head, mu)
+        return gaussian_averages.gradient_error_V(head, mu)
+
+    def along_length(
+        self,
+        head: Head,
+        mu: AbstractMeasure,
+        laws: Sequence[Empirical],
+        z: np.ndarray,
+        longest: float,
+    ) -> Callable[[np.ndarray], Bounded]:
+        of = f"gradient_{self.matrix}"
+        return discrete_tokens.error_table(head, laws, z, of, longest=longest).bounded
+
+    @property
+    def tail_order(self) -> int:
+        return 2 if self.matrix == "U" else 1
+
+
+class FunctionOfOutput(_AbstractOfOutput):
+    """A user's own function of the output, of shape (m,) -> any shape."""
+
+    function: Callable[[Array], Any]
+
+    @property
+    def name(self) -> str:
+        return f"E {getattr(self.function, '__name__', 'f')}(T_L)"
+
+    @property
+    def refers_to_limit(self) -> bool:
+        return False
+
+    def limit(self, head: Head, mu: AbstractMeasure, z: Array) -> Array:
+        outputs = attend(head, mu, z)
+        flat = jax.vmap(lambda output: self.of_output(head, mu, output, z))(
+            outputs.reshape(-1, head.out_dim)
+        )
+        return flat.reshape((*z.shape[:-1], *flat.shape[1:]))
+
+    def of_output(self, head: Head, mu: AbstractMeasure, output: Array, z: Array) -> Array:
+        return jnp.asarray(self.function(output))
+
+
+def _gap(head: Head, mu: AbstractMeasure, z: ArrayInput, L: ArrayInput) -> Array:
+    """T - T_lin, with axes for the shape of L."""
+    z = jnp.asarray(z)
+    gap = attend(head, mu, z) - attend_linear(head, mu, z)
+    return jnp.broadcast_to(
+        gap, (*jnp.broadcast_shapes(z.shape[:-1], np.shape(length_array(L))), head.out_dim)
+    )
+
+
+def _to_linear(own: Bounded, shift: Bounded, gap: Any) -> Bounded:
+    """E |T_L - T_lin|^2 = E |T_L - T|^2 + 2 <E T_L - T, gap> + |gap|^2."""
+    square = (gap**2).sum(-1)
+    value = own.value + 2 * (shift.value * gap).sum(-1) + square
+    error = own.error + 2 * (shift.error * abs(gap)).sum(-1) + 4e-16 * square
+    return Bounded(value, error)
+
+
+def sampled_only(quantity: AbstractQuantity) -> ValueError:
+    """Error for a quantity without a formula."""
+    return ValueError(
+        _checks.message(
+            "only MonteCarlo averages this quantity at finite L",
+            quantity.name,
+            "pass method=lp.MonteCarlo(key)",
+        )
+    )
+
+
+def _closest(quantity: Any) -> str:
+    """The quantity a mistaken argument probably stands for."""
+    said = str(getattr(quantity, "__name__", quantity)).lower()
+    for hint, meant in (
+        (
+            "grad",
+            "lp.GradientError('V')" if said.endswith(("v", "v_error")) else "lp.GradientError('U')",
+        ),
+        ("second", "lp.SecondMoment()"),
+        ("mean", "lp.Output()"),
+    ):
+        if hint in said:
+            return meant
+    return "lp.OutputError()"
+
+
+def as_quantity(quantity: Any) -> AbstractQuantity:
+    """Validate a quantity; wrap a function of the output."""
+    if isinstance(quantity, AbstractQuantity):
+        return quantity
+    if callable(quantity) and not isinstance(quantity, type):
+        return FunctionOfOutput(quantity)
+    raise ValueError(
+        _checks.message(
+            "quantity must be Output(), SecondMoment(), OutputError(), GradientError('U' or 'V') "
+            "or a function of the output",
+            f"the class {quantity.__name__}" if isinstance(quantity, type) else repr(quantity),
+            f"did you mean {_closest(quantity)}?",
+        )
+    )

@@ -1,0 +1,429 @@
+"""Averages over prompts and over queries of a law, as functions of the prompt length.
+
+Gaussian tokens: an integral over the variance of the scores. Tokens with finitely many atoms: the
+Laplace integral, query by query, its sums over atoms computed once for all lengths. Other tokens:
+the same for points that represent them.
+"""
+
+import math
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from .. import _checks
+from .._lengths import length_array, longest_finite
+from .._typing import ArrayInput
+from ..attention import Head
+from ..attention.softmax import inside_domain, queries_of
+from ..measures import AbstractMeasure, Empirical, Gaussian
+from ..participation import Along
+from .gaussian_averages import Decomposition
+from .pairs import common_shape
+from .quadratic_form import Average
+from .quantities import AbstractQuantity, sampled_only
+from .quasi import Scrambling, needed, representative, scrambled, tail_of
+from .query_rules import averages
+from .tails import HEAVY, tail_index
+
+_TOKENS = 2**10  # points that represent a law that is neither Gaussian nor discrete
+_AT_A_QUERY = 2**12  # the same, where one query is asked for
+_QUERIES = 2**5  # scrambled queries where the average is taken query by query
+_MOST_QUERIES = 4096  # atoms or nodes of a law of queries that are all visited
+_ROUNDING = 1e-13
+_LEVELS = 5  # of ever finer rules over queries
+_GOAL = 1e-10  # relative error at which they stop
+_PROMISE = 1e-6  # relative error beyond which a value does not pass for exact
+
+
+class Values(NamedTuple):
+    """Values at the lengths asked for (on the first axis), their error, and d value / dL where it
+    is known.
+    """
+
+    value: np.ndarray
+    error: np.ndarray
+    slope: np.ndarray | None = None
+
+
+AlongLength = Callable[[np.ndarray], Values]
+
+
+def average_over_queries(
+    quantity: AbstractQuantity,
+    head: Head,
+    mu: AbstractMeasure,
+    nu: AbstractMeasure,
+    scrambling: Scrambling | None,
+    longest: float,
+) -> AlongLength:
+    """The average over prompts and over queries of law nu, for lengths up to `longest`.
+
+    Exact where it can be; where it cannot, `scrambling` provides random points, or, if None, an
+    error is raised.
+    """
+    normal = mu.as_gaussian()
+    parts = None if normal is None else quantity.decomposition(head, normal)
+    if parts is not None:
+        return _over_variances(parts, nu, math.log(longest), scrambling)
+    if normal is not None:
+        raise sampled_only(quantity)
+    return _query_by_query(quantity, head, mu, nu, scrambling, longest)
+
+
+def check_dimensions(head: Head, mu: AbstractMeasure, nu: AbstractMeasure) -> None:
+    """Check that both laws are measures of the head's dimension."""
+    for name, law in (("mu", mu), ("nu", nu)):
+        if not isinstance(law, AbstractMeasure):
+            raise ValueError(
+                _checks.message(
+                    f"{name} must be a measure",
+                    type(law).__name__,
+                    "wrap one point as Dirac(z), several as Empirical(points)",
+                )
+            )
+        if law.dim != head.dim:
+            raise ValueError(
+                _checks.message(
+                    f"{name} must have the dimension of the head, {head.dim}",
+                    f"a {type(law).__name__} of dimension {law.dim}",
+                    f"map it with {name}.affine(A), or change the head",
+                )
+            )
+
+
+def _over_variances(
+    parts: Decomposition, nu: AbstractMeasure, log_length: float, scrambling: Scrambling | None
+) -> AlongLength:
+    """Gaussian tokens: sums over the law of the score variance, by rules refined until their own
+    error is small.
+    """
+    mean = np.asarray(nu.mean(), np.float64)
+    second = np.asarray(nu.cov(), np.float64) + np.outer(mean, mean)
+    constant = parts.constant(mean, second)
+    # averages of odd functions may vanish: their errors refer to the size of the function
+    odd = [
+        0.0 if f.linear is None else math.sqrt(f.linear @ second @ f.linear) for f in parts.features
+    ]
+    natural = float(np.max(np.abs(parts.mix) @ np.array(odd)))
+
+    def rules(level: int) -> list[Average]:
+        return averages(nu, parts.factor, parts.features, log_length, scrambling, level)
+
+    level: int = 0
+    found: list[Average] = []
+
+    def at(lengths: np.ndarray) -> tuple[Values, np.ndarray]:
+        if len(found) > 1:
+            return _scrambled_sums(parts, found, lengths)
+        along = parts.coefficients(found[0].variances, lengths)
+        values, scale = _sums(parts, found[0], along)
+        return values, np.maximum(scale, natural)
+
+    def evaluate(lengths: np.ndarray) -> Values:
+        nonlocal level, found
+        shape = (*lengths.shape, *parts.shape)
+        rounding = _ROUNDING * np.abs(constant)
+        if np.all(np.isinf(lengths)):
+            value, error = (
+                np.broadcast_to(a, (len(lengths), len(a))).reshape(shape)
+                for a in (constant, rounding)
+            )
+            return Values(value, error)
+        found = found or rules(level)
+        values, scale = at(lengths)
+        while len(found) == 1 and level + 1 < _LEVELS and not _within(_GOAL, values, scale):
+            level += 1
+            found = rules(level)
+            values, scale = at(lengths)
+        if len(found) == 1 and not _within(_PROMISE, values, scale):
+            worst = np.max(values.error / np.where(scale > 0, scale, 1.0))
+            raise ValueError(
+                _checks.message(
+                    f"averages over queries must be known to a relative error of {_PROMISE:g}",
+                    f"an error of {worst:.1e}, with queries of law {type(nu).__name__}",
+                    "pass method=lp.MonteCarlo(key), or scale the head down",
+                )
+            )
+        slope = None if values.slope is None else values.slope.reshape(shape)
+        return Values(
+            (values.value + constant).reshape(shape),
+            (values.error + rounding).reshape(shape),
+            slope,
+        )
+
+    return evaluate
+
+
+def _within(relative: float, values: Values, scale: np.ndarray) -> bool:
+    return bool(np.all(values.error <= relative * scale))
+
+
+def _sums(parts: Decomposition, rule: Average, along: Along) -> tuple[Values, np.ndarray]:
+    """The rule applied to the functions of (score variance, L) at its nodes, with its error, all of
+    shape (lengths, entries), and the scale to which relative errors refer.
+    """
+
+    def over_nodes(weights: np.ndarray, functions: np.ndarray) -> np.ndarray:
+        return np.einsum("fs,fsl->lf", weights, functions)
+
+    mix, sizes = parts.mix.T, np.abs(parts.mix.T)
+    weights, absolute = rule.weights, np.abs(rule.weights)
+    total = over_nodes(weights, along.value) @ mix
+    coarse = over_nodes(rule.coarse, along.value) @ mix
+    per_feature = over_nodes(absolute, np.abs(along.value))
+    size = per_feature @ sizes
+    rounding = over_nodes(absolute, np.abs(along.value) * along.error) @ sizes
+    # a squared error is its own scale; entries of a vector or a matrix may vanish
+    scale = np.abs(total) if not parts.shape else size
+    ratio = np.abs(coarse - total) / np.where(scale > 0, scale, 1.0)
+    if rule.geometric:  # with half the nodes the relative error is the square root of ours
+        ratio = np.where(ratio < 0.1, 4 * ratio**2, ratio)
+    certified = (per_feature * (4 * np.broadcast_to(rule.gap, len(weights)) + _ROUNDING)) @ sizes
+    slope = over_nodes(weights, along.slope) @ mix
+    return Values(total, scale * ratio + certified + rounding, slope), np.max(
+        scale, axis=1, keepdims=True
+    )
+
+
+def _scrambled_sums(
+    parts: Decomposition, rules: list[Average], lengths: np.ndarray
+) -> tuple[Values, np.ndarray]:
+    """Means over scramblings, and their standard error."""
+    given = [parts.coefficients(rule.variances, lengths) for rule in rules]
+    found = [_sums(parts, rule, along) for rule, along in zip(rules, given, strict=True)]
+    value, error, slope = (
+        np.stack(part) for part in zip(*(values for values, _ in found), strict=True)
+    )
+    terms = [_random_terms(parts, rule, along) for rule, along in zip(rules, given, strict=True)]
+    _check_tail(np.concatenate(terms), lengths)
+    deviation = value.std(axis=0, ddof=1) / math.sqrt(len(rules))
+    values = Values(value.mean(axis=0), deviation + error.mean(axis=0), slope.mean(axis=0))
+    return values, found[0][1]
+
+
+def _random_terms(parts: Decomposition, rule: Average, along: Along) -> np.ndarray:
+    """Sizes of the terms of the random points behind a rule, interpolated from its nodes, shape
+    (points, lengths).
+    """
+    assert rule.points is not None
+    (S, weighted), order = rule.points, np.argsort(rule.variances)
+    nodes = rule.variances[order]
+    terms = np.zeros((len(parts.mix), len(S), along.value.shape[-1]))
+    for rows, weights, shares in zip(along.value, weighted, parts.mix.T, strict=True):
+        columns = [np.interp(S, nodes, row[order]) for row in rows.T]
+        terms += shares[:, None, None] * (weights[:, None] * np.stack(columns, axis=1))
+    return np.linalg.norm(terms, axis=0)
+
+
+def _check_tail(terms: np.ndarray, lengths: np.ndarray) -> None:
+    """Raise where rare large queries, which the random points may lack, carry the average."""
+    heavy = np.isfinite(lengths) & (tail_index(terms) > HEAVY)
+    if heavy.any():
+        shortest = float(lengths[heavy].min())
+        raise ValueError(
+            _checks.message(
+                "an average over random queries needs queries that represent its tail",
+                f"errors with a tail index above {HEAVY} from L = {shortest:g} on: rare large "
+                "queries carry the average there",
+                "ask for shorter prompts, scale the head down, or pass Gaussian or bounded queries "
+                "of few dimensions",
+            )
+        )
+
+
+class _Pairing(NamedTuple):
+    """Queries, and the laws of the tokens: one law, or one that represents it at each query."""
+
+    queries: Empirical
+    laws: list[Empirical]
+    represented: bool
+
+
+class _Pairings(NamedTuple):
+    """Independent pairings, a coarser one whose distance is an error (None: not needed), and
+    whether the queries are random.
+    """
+
+    all: list[_Pairing]
+    coarse: _Pairing | None
+    random: bool
+
+
+def _query_by_query(
+    quantity: AbstractQuantity,
+    head: Head,
+    mu: AbstractMeasure,
+    nu: AbstractMeasure,
+    scrambling: Scrambling | None,
+    longest: float,
+) -> AlongLength:
+    pairings = _tokens_and_queries(head, mu, nu, scrambling)
+    if quantity.refers_to_limit:
+        for pairing in pairings.all:
+            inside_domain(head, mu, pairing.queries.points)
+    every = [_terms(quantity, head, mu, pairing, longest) for pairing in pairings.all]
+    coarse = pairings.coarse and _terms(quantity, head, mu, pairings.coarse, longest)
+
+    def evaluate(lengths: np.ndarray) -> Values:
+        found = [terms(lengths) for terms in every]
+        totals = [terms.sum(axis=0) for terms, _, _ in found]
+        value = np.mean(totals, axis=0)
+        error = np.mean([numerical for _, numerical, _ in found], axis=0)
+        error += np.abs(np.mean([missed for _, _, missed in found], axis=0))
+        if len(found) > 1:
+            error += np.std(totals, axis=0, ddof=1) / math.sqrt(len(found))
+        if coarse is not None:
+            error += np.abs(coarse(lengths)[0].sum(axis=0) - value)
+        if pairings.random:
+            terms = np.concatenate([terms for terms, _, _ in found])
+            sizes = np.linalg.norm(terms.reshape((*terms.shape[:2], -1)), axis=-1)
+            _check_tail(sizes, lengths)
+        return Values(value, error)
+
+    return evaluate
+
+
+Terms = Callable[[np.ndarray], tuple[np.ndarray, np.ndarray, np.ndarray]]
+
+
+def _terms(
+    quantity: AbstractQuantity,
+    head: Head,
+    mu: AbstractMeasure,
+    pairing: _Pairing,
+    longest: float,
+) -> Terms:
+    """The function of lengths that gives the terms of the average over queries, (queries, lengths,
+    ...), the numerical error of their sum, and what the points miss of it.
+    """
+    z = np.asarray(pairing.queries.points)
+    weights = np.asarray(pairing.queries.weights, np.float64)
+    weights = weights / weights.sum()
+    laws = pairing.laws
+    pointwise = quantity.along_length(head, mu, laws, z, longest)
+    tails = []
+    if pairing.represented:
+        tilts = z @ np.asarray(head.U).T
+        tails = [tail_of(mu, law, tilt) for law, tilt in zip(laws, tilts, strict=True)]
+
+    def terms(lengths: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        value, error = pointwise(np.concatenate([lengths, [1.0, np.inf]]))
+        numerical = np.tensordot(weights, error, axes=1)[:-2]
+        value, one_token, limit = value[:, :-2], value[:, -2], value[:, -1]
+        missed = [
+            tail.missed(v - end, np.asarray(one - end), lengths, quantity.tail_order)
+            for tail, v, one, end in zip(tails, value, one_token, limit, strict=False)
+        ]
+        lost = np.tensordot(weights, missed, axes=1) if missed else np.zeros(value.shape[1:])
+        return weights.reshape(-1, *[1] * (value.ndim - 1)) * value, numerical, lost
+
+    return terms
+
+
+def _tokens_and_queries(
+    head: Head, mu: AbstractMeasure, nu: AbstractMeasure, scrambling: Scrambling | None
+) -> _Pairings:
+    """Tokens and queries as points: one pairing where both are exact, otherwise independent
+    representatives.
+    """
+    tokens = mu.atoms()
+    queries, coarse = nu.atoms(), None
+    if queries is None or queries.n > _MOST_QUERIES:
+        queries, coarse = nu.quadrature(), nu.quadrature(-1)
+        few = _MOST_QUERIES if tokens is not None else _QUERIES * 8
+        if queries is not None and queries.n > few:
+            queries = coarse = None
+    if tokens is None:
+        needed(scrambling, mu, "tokens")
+    for_tokens, for_queries = (None, None) if scrambling is None else scrambling.two()
+    random = queries is None
+    those = [queries] if queries is not None else _random_queries(nu, for_queries)
+    if tokens is not None:
+        return _Pairings(
+            [_Pairing(points, [tokens], False) for points in those],
+            None if coarse is None else _Pairing(coarse, [tokens], False),
+            random,
+        )
+    assert for_tokens is not None  # checked above
+    keys, exponent = for_tokens.keys(), for_tokens.exponent(_TOKENS)
+
+    def represented(points: Empirical, key: jax.Array) -> _Pairing:
+        tilts = np.asarray(points.points @ head.U.T)
+        laws = [representative(key, mu, exponent, tilt) for tilt in tilts]
+        return _Pairing(points, laws, True)
+
+    those = those * len(keys) if len(those) == 1 else those
+    return _Pairings(
+        [represented(points, k) for points, k in zip(those, keys, strict=True)],
+        None if coarse is None else represented(coarse, keys[0]),
+        random,
+    )
+
+
+def _random_queries(nu: AbstractMeasure, scrambling: Scrambling | None) -> list[Empirical]:
+    """Scrambled queries; of a Gaussian law, half of them twice as wide, since rare large queries
+    may carry the average.
+    """
+    normal = nu.as_gaussian()
+    if normal is None:
+        return scrambled(nu, scrambling, _QUERIES, "queries")
+    pair = needed(scrambling, nu, "queries").two()
+    laws = (normal, Gaussian(normal.centre, 4 * normal.covariance, check=False))
+    halves = [
+        scrambled(law, part, _QUERIES // 2, "queries") for law, part in zip(laws, pair, strict=True)
+    ]
+    inverse = jnp.linalg.pinv(normal.covariance, hermitian=True)
+    rank = int(jnp.linalg.matrix_rank(normal.covariance))
+
+    def weighted(points: jax.Array) -> Empirical:
+        centred = points - normal.centre
+        square = jnp.sum((centred @ inverse) * centred, axis=-1)
+        # densities of both laws relative to nu's
+        wide = jnp.exp(3 / 8 * square - rank * math.log(2))
+        return Empirical(points, 1 / (1 + wide))
+
+    return [weighted(jnp.concatenate([a.points, b.points])) for a, b in zip(*halves, strict=True)]
+
+
+def represented_at(
+    quantity: AbstractQuantity,
+    head: Head,
+    mu: AbstractMeasure,
+    z: ArrayInput,
+    L: ArrayInput,
+    scrambling: Scrambling,
+) -> tuple[np.ndarray, np.ndarray]:
+    """(value, error) at given queries, for tokens represented by scrambled points.
+
+    The error is the standard error over scramblings, plus what the points miss of the tail.
+    """
+    queries, batch = queries_of(head, mu, z)
+    if quantity.refers_to_limit:
+        inside_domain(head, mu, queries)
+    lengths = np.asarray(length_array(L))
+    shape = common_shape(batch, lengths.shape)
+    which = np.broadcast_to(np.arange(len(queries)).reshape(batch), shape).ravel()
+    wanted = np.broadcast_to(lengths, shape).ravel()
+    keys, exponent = scrambling.keys(), scrambling.exponent(_AT_A_QUERY)
+    value: list[np.ndarray] = [np.empty(0)] * wanted.size
+    error = list(value)
+    for i, query in enumerate(np.asarray(queries)):
+        at = np.flatnonzero(which == i)
+        tilt = np.asarray(head.U) @ query
+        one = Empirical(query[None])
+        longest = longest_finite(wanted)
+        found = []
+        for key in keys:
+            pairing = _Pairing(one, [representative(key, mu, exponent, tilt)], True)
+            terms, _, missed = _terms(quantity, head, mu, pairing, longest)(wanted[at])
+            found.append((terms[0], missed))
+        values = np.stack([terms for terms, _ in found])
+        deviation = values.std(axis=0, ddof=1) / math.sqrt(len(keys))
+        lost = np.abs(np.mean([missed for _, missed in found], axis=0))
+        for j, v, e in zip(at, values.mean(axis=0), deviation + lost, strict=True):
+            value[j], error[j] = v, e
+    entries = value[0].shape
+    return np.stack(value).reshape((*shape, *entries)), np.stack(error).reshape((*shape, *entries))

@@ -1,0 +1,31 @@
+"""The progress bar is drawn on a terminal only."""
+
+import io
+import sys
+
+import pytest
+
+from largeprompt._progress import progress_bar
+
+
+class _Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize(("shown", "total"), [(True, 3), (True, None), (False, 3)])
+def test_progress_bar_on_a_terminal(monkeypatch, shown, total):
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setattr(sys, "stderr", terminal := _Terminal())
+    with progress_bar("counting", total, done=1, unit="steps", shown=shown) as advance:
+        advance()
+        advance(1, label="nearly done")
+    assert ("nearly done" in terminal.getvalue()) is shown
+    assert ("3/3" in terminal.getvalue()) is (shown and total is not None)
+
+
+def test_progress_bar_in_a_pipe_is_silent(monkeypatch):
+    monkeypatch.setattr(sys, "stderr", pipe := io.StringIO())
+    with progress_bar("counting", 3) as advance:
+        advance(3)
+    assert pipe.getvalue() == ""
