@@ -35,7 +35,8 @@ def smallest_length(
     large = too_large(lengths)
     while large[-beyond:].any() and lengths[-1] < longest:
         top = min(1e3 * lengths[-1], longest)
-        for part in np.split(np.geomspace(lengths[-1], top, scan + 1)[1:], scan // beyond):
+        further = np.geomspace(lengths[-1], top, scan + 1)[1:]
+        for part in np.split(further if guess is None else np.round(further), scan // beyond):
             lengths, large = np.append(lengths, part), np.append(large, too_large(part))
             if not large[-beyond:].any():
                 break
