@@ -8,16 +8,20 @@ ROOT = Path(__file__).parents[1]
 
 
 def classes_in(document: str, base: type) -> dict[str, type]:
-    """The subclasses of `base` in the python blocks of docs/`document`, by name.
+    """The direct or indirect subclasses of `base` in the python blocks of docs/`document`, by name.
 
-    Only imports and classes are executed, not what the document prints.
+    Only these classes and the imports before them are executed.
     """
     blocks = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / document).read_text(), re.DOTALL)
+    known = {base.__name__, *(cls.__name__ for cls in base.__subclasses__())}
     nodes = ast.parse("\n".join(blocks)).body
-    kept: list[ast.stmt] = [
-        node for node in nodes if isinstance(node, ast.Import | ast.ImportFrom | ast.ClassDef)
-    ]
+    wanted = [node for node in nodes if isinstance(node, ast.ClassDef) and _bases(node) & known]
     names: dict = {"__name__": document}
-    exec(compile(ast.Module(kept, []), document, "exec"), names)
-    classes = {k: v for k, v in names.items() if isinstance(v, type) and v.__module__ == document}
-    return {name: cls for name, cls in classes.items() if issubclass(cls, base)}
+    for node in nodes[: 1 + nodes.index(wanted[-1])]:
+        if node in wanted or isinstance(node, ast.Import | ast.ImportFrom):
+            exec(compile(ast.Module([node], []), document, "exec"), names)
+    return {node.name: names[node.name] for node in wanted}
+
+
+def _bases(node: ast.ClassDef) -> set[str]:
+    return {ast.unparse(base).split(".")[-1] for base in node.bases}

@@ -52,8 +52,8 @@ def smallest_length(
         if guess is None:
             middle = np.unique(np.round(np.geomspace(low, high, _INSIDE + 2)[1:-1]))
         else:
-            near = min(max(round(guess(low, high)), low + 1), high - 1)
-            middle = np.unique([near, min(near + 1, high - 1)])
+            near = min(max(round(guess(float(low), float(high))), low + 1), high - 1)
+            middle = np.unique([near, min(near + 1, high - 1)]).astype(np.float64)
         large = too_large(middle)
         low = middle[large].max(initial=low)
         high = middle[~large & (middle > low)].min(initial=high)
