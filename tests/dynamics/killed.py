@@ -1,4 +1,6 @@
-"""A descent that another process kills: `python -m tests.dynamics.killed FOLDER` prints a digest of its result.
+"""A descent for another process to kill.
+
+`python -m tests.dynamics.killed FOLDER` prints a digest of its result.
 
 With FOLDER `-` nothing is saved.
 """
@@ -12,7 +14,7 @@ import largeprompt as lp
 
 
 def main(folder: str | None) -> None:
-    """Train two runs with momentum, so that the optimiser has a state to lose."""
+    """Train two runs with momentum and a schedule, so that the optimiser has a state to lose."""
     import optax
 
     from largeprompt.dynamics.checkpoint import digest
@@ -28,7 +30,7 @@ def main(folder: str | None) -> None:
         [8, float("inf")],
         10_000,
         16,
-        optax.sgd(1e-3, momentum=0.9),
+        optax.sgd(optax.piecewise_constant_schedule(1e-3, {5_000: 0.5}), momentum=0.9),
         method=lp.Exact(),
         attention=["linear", "softmax"],
         record_every=3_000,

@@ -1,6 +1,7 @@
-"""Descent as a machine: records, resumption, refusal, runs together, divergence; and that its oracles train alike."""
+"""Descent: records, checkpoints, many runs together, divergence, and equal laws by all methods."""
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -8,6 +9,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -16,6 +18,7 @@ import pytest
 from scipy import stats
 
 import largeprompt as lp
+from largeprompt.dynamics._optimisers import fingerprint
 from largeprompt.icl import Attention
 
 KEY = jax.random.key(0)
@@ -34,8 +37,8 @@ def _killed(folder):
     return [sys.executable, "-m", "tests.dynamics.killed", str(folder)]
 
 
-def test_a_killed_run_resumes_bit_for_bit(tmp_path):
-    """SIGKILL while steps are being taken; the second process ends where one that was never killed ends."""
+def test_descend_resumes_a_killed_run_bit_for_bit(tmp_path):
+    """SIGKILL during the steps; the second process ends where one that was never killed ends."""
     process = subprocess.Popen(_killed(tmp_path), cwd=ROOT, stdout=subprocess.PIPE, text=True)
     deadline = time.monotonic() + 120
     while not list(tmp_path.glob("runs-0.eqx")) and time.monotonic() < deadline:
@@ -70,7 +73,7 @@ def _run(folder=None, steps=50, batch=8, L=10.0, key=KEY, optimiser=None, **more
     )
 
 
-def test_resuming_extends_and_refuses(tmp_path):
+def test_descend_resumes_only_the_same_configuration(tmp_path):
     whole = _run(steps=70)
     assert whole.steps.tolist() == [0, 20, 40, 60, 70]
     assert _run(tmp_path).steps.tolist() == [0, 20, 40, 50]
@@ -88,9 +91,88 @@ def test_resuming_extends_and_refuses(tmp_path):
     }.items():
         with pytest.raises(ValueError, match=rule):
             _run(tmp_path, **{"steps": 70, **change})
-    (tmp_path / "runs-0.eqx").write_bytes(b"half a file")
-    with pytest.raises(ValueError, match="readable checkpoint"):
-        _run(tmp_path)
+    file = tmp_path / "runs-0.eqx"
+    for damaged in (b"half a file", file.read_bytes()[:-20], file.read_bytes() + b"more"):
+        file.write_bytes(damaged)
+        with pytest.raises(ValueError, match="readable checkpoint"):
+            _run(tmp_path, steps=70)
+
+
+def _late(scale):
+    return optax.sgd(lambda count: jnp.where(count < 1_000_000, 1e-2, scale))
+
+
+def test_descend_compares_optimisers_beyond_the_first_steps(tmp_path):
+    """Schedules that differ only after a million steps; equal ones made anew resume."""
+    begun = _run(tmp_path, optimiser=_late(5e-3))
+    assert np.array_equal(_run(tmp_path, optimiser=_late(5e-3)).risk, begun.risk)
+    with pytest.raises(ValueError, match="optimiser"):
+        _run(tmp_path, optimiser=_late(2e-3))
+
+
+def test_descend_does_not_save_an_optimiser_it_cannot_compare(tmp_path):
+    rates = iter([0.1, 0.2])
+    with pytest.raises(ValueError, match="list_iterator inside it"):
+        _run(tmp_path, optimiser=optax.sgd(lambda count: next(rates)))
+
+
+_RATE = 0.1
+
+
+def _schedule(count):
+    return _RATE * jnp.where(count < 1000, 1.0, 0.5)
+
+
+class _Decay(eqx.Module):
+    rate: float
+
+    def __call__(self, count):
+        return self.rate * jnp.exp(-count)
+
+
+OPTIMISERS = {
+    "sgd": lambda: optax.sgd(1e-3),
+    "another rate": lambda: optax.sgd(2e-3),
+    "momentum": lambda: optax.sgd(1e-3, momentum=0.9),
+    "adam": lambda: optax.adam(1e-3),
+    "cosine": lambda: optax.adam(optax.cosine_decay_schedule(0.1, 5000)),
+    "clipped": lambda: optax.chain(optax.clip_by_global_norm(1.0), optax.adam(1e-3)),
+    "global variable": lambda: optax.sgd(_schedule),
+    "jit": lambda: optax.sgd(jax.jit(_schedule)),
+    "constant of a lambda": lambda: optax.sgd(lambda count: 0.1 / (1 + count)),
+    "another constant": lambda: optax.sgd(lambda count: 0.2 / (1 + count)),
+    "module": lambda: optax.sgd(_Decay(0.1)),
+    "another module": lambda: optax.sgd(_Decay(0.2)),
+    "injected": lambda: optax.inject_hyperparams(optax.sgd)(learning_rate=0.1),
+    "every third step": lambda: optax.MultiSteps(optax.sgd(0.1), 3).gradient_transformation(),
+}
+
+
+def test_fingerprint_tells_optimisers_apart(monkeypatch):
+    found = {name: fingerprint(make()) for name, make in OPTIMISERS.items()}
+    assert found == {name: fingerprint(make()) for name, make in OPTIMISERS.items()}
+    assert len(set(found.values())) == len(found)
+    monkeypatch.setattr(sys.modules[__name__], "_RATE", 0.2)
+    assert fingerprint(OPTIMISERS["global variable"]()) != found["global variable"]
+
+
+def test_fingerprint_is_the_same_in_another_process():
+    """With other hash seeds, so that nothing depends on the order of sets."""
+    code = (
+        "import json; from largeprompt.dynamics._optimisers import fingerprint; "
+        "from tests.dynamics.test_descent import OPTIMISERS; "
+        "print(json.dumps({k: fingerprint(make()) for k, make in OPTIMISERS.items()}))"
+    )
+    prints = []
+    for seed in ("1", "2"):
+        environment = {**os.environ, "PYTHONHASHSEED": seed}
+        command = [sys.executable, "-c", code]
+        done = subprocess.run(
+            command, cwd=ROOT, capture_output=True, text=True, check=True, env=environment
+        )
+        prints.append(json.loads(done.stdout))
+    assert prints[0] == prints[1]
+    assert len(prints[0]) == len(OPTIMISERS)
 
 
 @pytest.mark.parametrize(
@@ -98,7 +180,7 @@ def test_resuming_extends_and_refuses(tmp_path):
     [(lp.Exact(), [1.0, jnp.inf, 30.0], 1e-12), (lp.MonteCarlo(), [3.0, 20_000.0, 30.0], 1e-6)],
 )
 def test_descend_many_gives_the_runs_of_descend(method, lengths, tolerance):
-    """Lengths and attentions of all kinds in one computation; infinity is a length."""
+    """Several lengths and attentions in one loop, infinity too."""
     keys = jax.random.split(KEY, 3)
     attention: list[Attention] = ["softmax", "softmax", "linear"]
     together = lp.descend_many(
@@ -129,8 +211,8 @@ def test_descend_many_gives_the_runs_of_descend(method, lengths, tolerance):
         assert np.abs(np.asarray(run.final.v) - np.asarray(START.v)).max() > 1e-4
 
 
-def test_oracles_lead_to_the_same_law_of_final_risks():
-    """120 seeds each, 60 steps, batches of 8: Kolmogorov-Smirnov at a false-alarm rate of 1e-6 each."""
+def test_descend_methods_lead_to_the_same_law_of_final_risks():
+    """120 seeds each, 60 steps, batches of 8: Kolmogorov-Smirnov at a false-alarm rate of 1e-6."""
     seeds = 120
     finals: dict[tuple[str, Attention], list] = {}
     for number, (name, method) in enumerate(SAMPLED.items()):
@@ -156,8 +238,8 @@ def test_oracles_lead_to_the_same_law_of_final_risks():
         assert np.std(pair[0]) > 0.005  # seeds differ, so there is a law to compare
 
 
-def test_factored_and_block_heads_train_on_the_risk():
-    """The risk recorded in block form is the exact one, and descent lowers it; factors move as the chain rule says."""
+def test_descend_on_factored_and_block_heads():
+    """The risk of block heads is exact, and descent lowers it; factors move by the chain rule."""
     block = lp.BlockParams([[0.4]], 0.4)
     run = lp.descend(
         KEY, TASK, block, 40.0, 300, 64, optax.sgd(0.1), method=lp.Exact(), record_every=100
@@ -177,7 +259,7 @@ def test_factored_and_block_heads_train_on_the_risk():
     assert abs(truth.value - found[0]) < 6 * np.hypot(truth.error, one.risk_error[0])
 
 
-def test_other_tasks_train_on_prompts():
+def test_descend_on_prompts_of_other_tasks():
     task = lp.ProductRegression(lp.Rademacher(1), noise_variance=0.1)
     run = lp.descend(
         KEY,
@@ -194,7 +276,7 @@ def test_other_tasks_train_on_prompts():
     assert run.risk[-1] + 3 * run.risk_error[-1] < run.risk[0]
 
 
-def test_divergence_has_a_name():
+def test_descend_reports_divergence():
     run = _run(optimiser=optax.sgd(1e6))
     assert run.status.startswith("diverged: parameters are not finite at step")
     assert "smaller rate" in run.status

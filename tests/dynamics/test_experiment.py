@@ -15,7 +15,7 @@ from largeprompt.dynamics.experiment import (
 )
 
 
-def test_hyperparameters_are_those_published():
+def test_published_hyperparameters():
     lengths = (
         10,
         20,
@@ -49,8 +49,8 @@ def test_hyperparameters_are_those_published():
     assert np.mean(entries**2) == pytest.approx(1 / 18, abs=6 * (4 / 45) ** 0.5 / 6 / 114**0.5)
 
 
-def test_covariances_of_the_variants():
-    """Prompts coloured twice by the Cholesky root, white queries, in the released code; eigenvalues as audited."""
+def test_published_task_covariances():
+    """In the released code the Cholesky root is applied twice to prompts, never to queries."""
     paper, released, theory = (published_task(v) for v in ("paper", "released-code", "theory"))
     assert paper.cov[0, 2] == 0.25
     assert np.array_equal(paper.cov, paper.query_cov)
@@ -72,8 +72,8 @@ def test_initial_weights_are_shared_in_the_paper_only():
         assert not np.array_equal(start["softmax"][0].K, start["softmax"][1].K)
 
 
-def test_one_step_is_the_published_step():
-    """The rate 1e-3 on the squared error, not on half of it: one step of the preset against one of plain descent at rate 2e-3."""
+def test_published_experiment_takes_the_published_step():
+    """One step at rate 1e-3 on the squared error is one at rate 2e-3 on half of it."""
     import optax
 
     found = lp.published_experiment(
@@ -96,8 +96,8 @@ def test_one_step_is_the_published_step():
     assert run.risk[1] != run.risk[0]
 
 
-def test_a_small_experiment():
-    """Two seeds at two lengths: shapes, intervals, references, and the order of what is known exactly."""
+def test_published_experiment_on_a_small_scale():
+    """Two seeds at two lengths: shapes, intervals, and the order of the exact references."""
     found = lp.published_experiment(
         "released-code", steps=300, lengths=[10, 1000], seeds=2, method=lp.Exact(), record_every=150
     )
@@ -128,8 +128,8 @@ def test_balanced_weights_are_initialisation_9():
     assert not np.allclose(heads[0].U, heads[1].U)
 
 
-def test_final_parameters_are_those_of_the_runs():
-    """Their closed-form risk is the test risk, and what tells the routes apart follows from them."""
+def test_published_experiment_returns_final_parameters():
+    """Their closed-form risk is the test risk; route ratio and pulls follow from them."""
     found = lp.published_experiment(
         steps=20, lengths=[10], seeds=3, method=lp.Exact(), record_every=10, references=False
     ).sel(attention="linear", length=10)

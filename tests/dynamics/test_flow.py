@@ -1,4 +1,4 @@
-"""Gradient flow against SciPy's solvers, the paper's closed forms, and the minimiser found by another method."""
+"""Gradient flow against SciPy's solvers, the paper's closed forms, and the minimiser."""
 
 import math
 import warnings
@@ -33,7 +33,7 @@ def finite():
     return lp.gradient_flow(TASK, _start(), 300)
 
 
-def test_infinite_flow_is_the_one_printed_in_the_paper():
+def test_gradient_flow_at_infinity_is_the_one_of_the_paper():
     start, times = _start(), np.array([0.0, 0.5, 2.0, 5.0])
     run = lp.gradient_flow(TASK, start, math.inf, 5.0, saveat=times)
     A, b = oracle.infinite_flow(COV, np.asarray(start.A), float(start.b), times)
@@ -45,7 +45,7 @@ def test_infinite_flow_is_the_one_printed_in_the_paper():
 
 
 @pytest.mark.parametrize(("alpha", "seed"), [(0.1, 1), (3.0, 3)])  # the last lies outside
-def test_balance_is_conserved_and_the_limit_is_the_paper_s(alpha, seed):
+def test_gradient_flow_conserves_balance_and_has_the_limit_of_the_paper(alpha, seed):
     rng = np.random.default_rng(seed)
     factor = rng.normal(size=(2, 2))
     cov = factor @ factor.T / 2 + 0.3 * np.eye(2)
@@ -60,7 +60,7 @@ def test_balance_is_conserved_and_the_limit_is_the_paper_s(alpha, seed):
     np.testing.assert_allclose(run.final.A, inverse / b, atol=1e-6)
 
 
-def test_one_dimension_is_a_logistic_curve():
+def test_gradient_flow_in_one_dimension_is_a_logistic_curve():
     times = np.linspace(1, 4, 4)
     task = lp.LinearRegression([[0.8]])
     run = lp.gradient_flow(task, lp.BlockParams([[0.4]], 0.4), math.inf, 4.0, saveat=times)
@@ -69,7 +69,7 @@ def test_one_dimension_is_a_logistic_curve():
     np.testing.assert_allclose(run.params.b, expected, atol=1e-9)
 
 
-def test_one_dimension_at_finite_length_drifts_to_the_unbalanced_minimiser():
+def test_gradient_flow_drifts_to_the_unbalanced_minimiser():
     run = lp.gradient_flow(lp.LinearRegression(np.eye(1)), lp.BlockParams(np.eye(1), 1.0), 100)
 
     def participation(sigma, L):
@@ -84,7 +84,7 @@ def test_one_dimension_at_finite_length_drifts_to_the_unbalanced_minimiser():
     np.testing.assert_allclose([run.final.A[0, 0], run.final.b], [0.747, 1.322], atol=5e-4)
 
 
-def test_both_phases_are_visible_and_the_flow_ends_at_the_minimiser(finite):
+def test_gradient_flow_has_two_phases_and_ends_at_the_minimiser(finite):
     found = TASK.minimiser(300)
     assert finite.phase == "stationary"
     assert finite.times[0] < finite.valley_entered < finite.times[-1]
@@ -92,19 +92,19 @@ def test_both_phases_are_visible_and_the_flow_ends_at_the_minimiser(finite):
     np.testing.assert_allclose(finite.final.A, found.params.A, atol=1e-4)
 
 
-def test_risk_never_increases_along_its_own_flow(finite):
+def test_gradient_flow_never_increases_the_risk(finite):
     assert len(finite.risk) > 50
     assert np.max(np.diff(finite.risk)) <= 1e-14
 
 
-def test_a_flow_stopped_in_the_valley_says_so(finite):
+def test_gradient_flow_stopped_in_the_valley(finite):
     stopped = lp.gradient_flow(TASK, _start(), 300, 1.5 * finite.valley_entered)
     assert stopped.phase == "valley"
     assert "in the phase of valley" in stopped.status
     assert stopped.times[-1] == 1.5 * finite.valley_entered
 
 
-def test_times_asked_for_lie_on_the_path(finite):
+def test_gradient_flow_saveat_lies_on_the_path(finite):
     chosen = finite.times[[20, 40, -40, -20]]
     run = lp.gradient_flow(TASK, _start(), 300, saveat=chosen)
     np.testing.assert_array_equal(run.times[:4], chosen)
@@ -112,7 +112,7 @@ def test_times_asked_for_lie_on_the_path(finite):
 
 
 @pytest.mark.parametrize("L", [1e4, 1e9])
-def test_long_prompts_arrive(L):
+def test_gradient_flow_of_long_prompts_arrives(L):
     run = lp.gradient_flow(TASK, _start(), L)
     assert run.phase == "stationary"
     np.testing.assert_allclose(run.risk[-1], TASK.minimiser(L).risk, rtol=1e-6, atol=1e-14)
@@ -120,14 +120,14 @@ def test_long_prompts_arrive(L):
     assert np.max(np.diff(run.risk)) <= 1e-14
 
 
-def test_linear_attention_ends_at_its_closed_form():
+def test_gradient_flow_of_linear_attention_ends_at_its_minimiser():
     run = lp.gradient_flow(TASK, _start(), 50, attention="linear")
     best = TASK.minimiser(50, "linear")
     assert run.phase == "stationary"
     np.testing.assert_allclose(run.risk[-1], best.risk, rtol=1e-9)
 
 
-def test_block_structure_is_preserved_at_finite_length():
+def test_gradient_flow_preserves_block_form():
     task = lp.LinearRegression([[1.5]])
     block = lp.BlockParams([[0.3]], 0.4)
     run = lp.gradient_flow(task, block.general(), 30, 1.0, saveat=[0.5, 1.0])
@@ -157,12 +157,12 @@ def test_gradient_flow_reports_the_risk_on_fresh_prompts():
     np.testing.assert_allclose(run.objective(run.final), run.training_loss[-1])
     assert run.training_loss[-1] < run.training_loss[0]
     found = task.risk(run.final, 5, method=lp.MonteCarlo(jax.random.key(77)))
-    spread = np.hypot(found.error, run.risk_error[-1])
-    assert abs(run.risk[-1] - found.value) <= 5 * spread
-    assert run.risk[-1] - run.training_loss[-1] > 5 * spread
+    error = np.hypot(found.error, run.risk_error[-1])
+    assert abs(run.risk[-1] - found.value) <= 5 * error
+    assert run.risk[-1] - run.training_loss[-1] > 5 * error
 
 
-def test_gradient_flow_of_a_general_head_reports_the_risk_on_fresh_tasks():
+def test_gradient_flow_of_a_general_head_reports_the_risk_on_fresh_w():
     """Eight tasks are fitted below the risk; five standard errors of eight scramblings as in the
     tests of the risk.
     """
@@ -175,8 +175,8 @@ def test_gradient_flow_of_a_general_head_reports_the_risk_on_fresh_tasks():
     np.testing.assert_allclose(run.objective(run.final), run.training_loss[-1])
     for i in (0, 1):
         found = task.risk(run.at(i), 5, method=lp.QuasiMonteCarlo(jax.random.key(78)))
-        spread = np.hypot(found.error, run.risk_error[i])
-        assert abs(run.risk[i] - found.value) <= 5 * spread
+        error = np.hypot(found.error, run.risk_error[i])
+        assert abs(run.risk[i] - found.value) <= 5 * error
     assert found.value - run.training_loss[-1] > 5 * found.error
 
 
@@ -192,7 +192,7 @@ def test_gradient_flow_of_a_general_head_is_exact_at_infinity():
     assert run.risk[1] < run.risk[0]
 
 
-def test_a_stationary_start_stays():
+def test_gradient_flow_from_a_stationary_start():
     found = TASK.minimiser(20, "linear").params
     run = lp.gradient_flow(TASK, found, 20, attention="linear")
     assert run.times.tolist() == [0.0]
@@ -207,7 +207,7 @@ def test_balanced_init_warns_outside_the_interval():
     np.testing.assert_allclose(lp.admissible_alpha(TASK), largest)
 
 
-def test_the_same_flow_in_32_bit_mode(finite):
+def test_gradient_flow_in_32_bit_mode(finite):
     with jax.enable_x64(False):
         run = lp.gradient_flow(TASK, _start(), 300, 1.0)
     assert run.final.b.dtype == jnp.float64

@@ -18,7 +18,7 @@ def flows():
     return {L: lp.gradient_flow(TASK, START, L, 3.0, saveat=TIMES) for L in (100, 10_000, math.inf)}
 
 
-def test_gaps_are_those_of_the_recorded_paths(flows):
+def test_compare_has_the_gaps_of_the_recorded_paths(flows):
     found = lp.compare(flows[100], flows[math.inf])
     a, b = (flows[100].params, flows[math.inf].params)
     gap = np.hypot(a.A[:, 0, 0] - b.A[:, 0, 0], a.b - b.b)
@@ -27,7 +27,7 @@ def test_gaps_are_those_of_the_recorded_paths(flows):
     assert found.limiting_risks == (flows[100].risk[-1], flows[math.inf].risk[-1])
 
 
-def test_lemma_d_1_holds_and_gaps_shrink_with_the_prompt(flows):
+def test_compare_satisfies_lemma_d_1_and_gaps_shrink(flows):
     near, far = (lp.compare(flows[L], flows[math.inf]) for L in (10_000, 100))
     for found in (near, far):
         assert np.all(np.log10(found.parameter_gap) <= found.log10_envelope)
@@ -38,7 +38,7 @@ def test_lemma_d_1_holds_and_gaps_shrink_with_the_prompt(flows):
     assert near.informative_until > far.informative_until
 
 
-def test_beta_and_g2_are_suprema_over_the_ball(flows):
+def test_compare_beta_and_g2_are_suprema_over_the_ball(flows):
     """Against a dense grid of the disc: R_inf = 1/2 (ab - 1)^2, its Hessian by hand."""
     found = lp.compare(flows[100], flows[math.inf])
     points = np.concatenate(
@@ -58,20 +58,20 @@ def test_beta_and_g2_are_suprema_over_the_ball(flows):
     np.testing.assert_allclose(found.g2, gaps.max(), rtol=0.05)
 
 
-def test_a_stationary_flow_is_held():
+def test_compare_extends_a_stationary_flow():
     times = np.geomspace(0.1, 1e3, 30)
     infinite = lp.gradient_flow(TASK, START, math.inf, saveat=times)
     finite = lp.gradient_flow(TASK, START, 100, 1e3, saveat=times)
     assert infinite.times[-1] < 100
     found = lp.compare(finite, infinite)
     assert found.times[-1] > 300
-    # over all times the parameters part, towards the unbalanced minimiser, while the risks stay close
+    # the parameters part, towards the unbalanced minimiser, while the risks stay close
     np.testing.assert_allclose(found.parameter_gap[-1], np.hypot(0.747 - 1, 1.322 - 1), atol=2e-3)
     assert found.risk_gap[-1] < 0.05
 
 
 def test_transfer_curve_reports_the_rate():
-    """1/L for linear attention; slower for softmax, whose weights are heavy-tailed once a = 1 (kappa = 1)."""
+    """1/L for linear attention; slower for softmax, whose weights are heavy-tailed once a = 1."""
     linear = lp.transfer_curve(TASK, START, [1e3, 1e4, 1e5], 3.0, "linear")
     softmax = lp.transfer_curve(TASK, START, [1e3, 1e4, 1e5], 3.0)
     for gap in ("parameter_gap", "risk_gap"):
@@ -95,9 +95,9 @@ def test_compare_of_sampled_risks_has_an_error():
     other = lp.MonteCarlo(jax.random.key(1))
     risks = [task.risk(run.final, run.L, method=other) for run in runs]
     gap = abs(risks[0].value - risks[1].value)
-    spread = np.hypot(found.risk_gap_error[-1], np.hypot(*(r.error for r in risks)))
+    error = np.hypot(found.risk_gap_error[-1], np.hypot(*(r.error for r in risks)))
     assert 0 < found.risk_gap_error[-1] < 0.2
-    assert abs(found.risk_gap[-1] - gap) <= 5 * spread
+    assert abs(found.risk_gap[-1] - gap) <= 5 * error
 
 
 def test_prompt_length_for_risk_is_the_smallest_length():
@@ -113,7 +113,7 @@ def test_prompt_length_for_risk_is_the_smallest_length():
     np.testing.assert_allclose(found.flow_excess, found.excess, rtol=1e-6)
 
 
-def test_l_of_epsilon_for_linear_attention_is_closed_form():
+def test_prompt_length_for_risk_of_linear_attention():
     """d = 1, Sig = 1, no noise: the best risk is 1/2 (1 - 1/(1 + 2/L)) = 1/(L + 2)."""
     found = lp.prompt_length_for_risk(TASK, 0.01, attention="linear")
     assert found.length.values.tolist() == [98.0]

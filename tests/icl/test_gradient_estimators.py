@@ -1,7 +1,8 @@
-"""Gradient estimators against brute force in NumPy, against each other, and against formulas differentiated numerically.
+"""Gradient estimators against brute force in NumPy, each other, and numerical differentiation.
 
-Means and covariances are compared by z-scores. A bound of 6.5 standard errors on at most 200 numbers a test means false alarms
-below 2e-8 under the normal law of averages; the moments compared are heavier-tailed, which the key, fixed, settles.
+Means and covariances are compared by z-scores. A bound of 6.5 standard errors on at most 200
+numbers a test means false alarms below 2e-8 under the normal law of averages. The moments compared are
+heavier-tailed; the key is fixed.
 """
 
 from typing import Any
@@ -49,10 +50,10 @@ def _draws(loss_of, n=N, params=PARAMS, seed=0):
 
 def _scores(a, b):
     """z-scores of the differences of the means of the columns, where they vary at all."""
-    spread = np.sqrt(a.var(axis=0) / len(a) + b.var(axis=0) / len(b))
+    error = np.sqrt(a.var(axis=0) / len(a) + b.var(axis=0) / len(b))
     gap = a.mean(axis=0) - b.mean(axis=0)
-    assert np.all(np.abs(gap[spread == 0]) == 0)
-    return np.abs(gap[spread > 0]) / spread[spread > 0]
+    assert np.all(np.abs(gap[error == 0]) == 0)
+    return np.abs(gap[error > 0]) / error[error > 0]
 
 
 def _pairs(rows):
@@ -80,8 +81,8 @@ def _simulated(L, attention):
 @pytest.mark.parametrize(
     ("L", "attention"), [(1, "softmax"), (4, "softmax"), (1, "linear"), (4, "linear")]
 )
-def test_sampled_gradients_have_the_law_of_brute_force(L, attention):
-    """Means, covariances, and the laws of the loss and of the length of the gradient (Kolmogorov-Smirnov at 1e-8)."""
+def test_batch_loss_has_gradients_of_the_law_of_brute_force(L, attention):
+    """Means, covariances, laws of loss and gradient norm (Kolmogorov-Smirnov at 1e-8)."""
     truth = _simulated(L, attention)
     for method in (WHOLE, SCORES):
         found = _draws(TASK.batch_loss(float(L), attention, method, 1, jnp.float32))
@@ -94,7 +95,7 @@ def test_sampled_gradients_have_the_law_of_brute_force(L, attention):
 
 
 @pytest.mark.parametrize("attention", ["softmax", "linear"])
-def test_exact_gradient_is_the_mean_of_sampled_ones(attention):
+def test_batch_loss_by_exact_has_the_mean_of_sampled_gradients(attention):
     truth = _simulated(4, attention)
     estimator = TASK.batch_loss(4.0, attention, EXACT, 1, jnp.float64)
     keys = jax.random.split(jax.random.key(5), N)
@@ -109,7 +110,7 @@ def test_exact_gradient_is_the_mean_of_sampled_ones(attention):
     assert np.all(found.var(axis=0)[varying] < 1.1 * truth.var(axis=0)[varying])
 
 
-def test_prompts_of_any_task_agree_with_those_of_linear_regression():
+def test_batch_of_prompts_agrees_with_linear_regression():
     single = lp.LinearRegression(COV.astype(np.float32), TASK_COV, NOISE)
     generic = _draws(BatchOfPrompts(single, 4.0, "softmax", 1))
     special = _draws(single.batch_loss(4.0, "softmax", WHOLE, 1, jnp.float32), seed=1)
@@ -117,8 +118,8 @@ def test_prompts_of_any_task_agree_with_those_of_linear_regression():
     assert np.max(_scores(_pairs(generic), _pairs(special))) < BOUND
 
 
-def test_infinite_prompts():
-    """Both attentions predict v'G_w u there, whatever the oracle; sampled targets keep their noise."""
+def test_batch_loss_at_infinity():
+    """Both attentions predict v'G_w u by every method; sampled targets keep their noise."""
     regression = Regression(TASK, jnp.float64)
     key = jax.random.key(2)
     queries = regression.queries(key, 50)
@@ -136,7 +137,7 @@ def test_infinite_prompts():
 
 
 def _two_tokens(U, v, w, x):
-    """E[1/2 (f - w'x - noise)^2 | w, x] at L = 2 by the moments of the output, participation in 25 digits."""
+    """E[1/2 (f - w'x - noise)^2 | w, x] at L = 2, with participation moments in 25 digits."""
     pull = COV @ w
     G = np.block([[COV, pull[:, None]], [pull[None], np.array([[w @ pull + NOISE]])]])
     u = U @ np.append(x, 0.0)
@@ -146,14 +147,14 @@ def _two_tokens(U, v, w, x):
     return (second - 2 * a * (1 - P["P2"]) * (w @ x) + (w @ x) ** 2 + NOISE) / 2
 
 
-def test_exact_loss_and_its_slope_against_two_tokens():
+def test_conditional_loss_against_two_tokens():
     regression, moments = Regression(TASK, jnp.float64), output_moments(2.0, "softmax")
     w, x = np.array([0.7, -0.4]), np.array([0.9, 0.5])
-    tasks, asked = (
+    for_w, for_x = (
         jnp.asarray(np.linalg.solve(np.asarray(root), vector))[None]
         for root, vector in ((regression.w_root, w), (regression.query_root, x))
     )
-    queries = regression.queries_from(tasks, asked, jnp.zeros(1))
+    queries = regression.queries_from(for_w, for_x, jnp.zeros(1))
 
     def loss(params):
         return conditional_loss(regression, moments, params, queries)
@@ -169,8 +170,10 @@ def test_exact_loss_and_its_slope_against_two_tokens():
     assert along == pytest.approx(difference, rel=1e-6)
 
 
-def test_exact_oracle_averages_to_the_gradient_of_the_risk():
-    """Block form, 2^16 tasks and queries in 16 groups: 7 standard errors with 15 degrees of freedom, false alarms below 1e-4."""
+def test_batch_loss_by_exact_averages_to_the_gradient_of_the_risk():
+    """Block form, 2^16 pairs (w, x_q) in 16 groups: 7 standard errors with 15 degrees of freedom,
+    false alarms below 1e-4.
+    """
     params = lp.BlockParams(U[:2, :2], 1.2)
     expected = jax.grad(TASK.risk_function(20.0))(params)
     estimator = TASK.batch_loss(20.0, "softmax", EXACT, 4096, jnp.float64)
@@ -196,8 +199,8 @@ def test_squared_error_against_participation(L):
     assert np.isnan(table.squared_error(jnp.asarray(2e6), a, c, t))
 
 
-def test_degenerate_directions():
-    """Zero scores (every weight 1/L) and no read-out: the reduced law has no nought divided by nought in it."""
+def test_batch_loss_of_degenerate_directions():
+    """Zero scores (every weight 1/L) and no read-out: nothing is divided by zero."""
     task = lp.LinearRegression(COV, TASK_COV, 0.0)
     for attention in ATTENTIONS:
         params = lp.HeadParams(np.zeros((3, 3)), np.zeros(3))

@@ -1,4 +1,4 @@
-"""Exact risks against brute force, against a one-dimensional integral, against closed forms, and against published numbers."""
+"""Exact risks against brute force, an integral, closed forms, and published numbers."""
 
 import equinox as eqx
 import jax
@@ -22,7 +22,7 @@ PARAMS = lp.BlockParams(A, 1.2)
 
 @pytest.mark.parametrize("attention", ["softmax", "linear"])
 @pytest.mark.parametrize("L", [1, 6])
-def test_block_risk_against_brute_force(L, attention):
+def test_risk_of_block_heads_against_brute_force(L, attention):
     """40,000 prompts, 5 standard errors: a false alarm below 1e-5."""
     general = PARAMS.general()
     losses = simulate(
@@ -40,7 +40,7 @@ def test_block_risk_against_brute_force(L, attention):
     assert abs(gap) <= 5 * losses.std() / np.sqrt(len(losses))
 
 
-def test_one_dimension_against_an_integral():
+def test_risk_in_one_dimension_against_an_integral():
     """d = 1: the formula of the risk under panels of Gauss-Legendre quadrature over the query."""
     task = lp.LinearRegression([[0.8]], [[1.5]], 0.3)
     a, b = 0.9, 1.1
@@ -90,7 +90,7 @@ def _gentle_risk(task_cov, noise, A, b, L):
 
 @pytest.mark.parametrize("noise", [0.0, 0.2])
 @pytest.mark.parametrize("distance", [0.0, 1e-7, 1e-3])
-def test_block_risk_at_long_prompts_against_mpmath(distance, noise):
+def test_risk_of_block_heads_at_long_prompts_against_mpmath(distance, noise):
     """At the limit head b Sig A = I and near it the risk of order 1/L has all its digits."""
     rng = np.random.default_rng(0)
     S = TASK_COV
@@ -104,7 +104,7 @@ def test_block_risk_at_long_prompts_against_mpmath(distance, noise):
 
 
 @pytest.mark.parametrize("a", [0.55, 1.0, 1.6])
-def test_block_risk_at_long_prompts_against_an_integral(a):
+def test_risk_of_block_heads_at_long_prompts_against_an_integral(a):
     """d = 1, no noise, limit head: b^2/2 E[P_2 + s (P_2 - 6 P_3 + 6 P_22)], s = a^2 x^2, by panels
     over the query.
     """
@@ -120,7 +120,7 @@ def test_block_risk_at_long_prompts_against_an_integral(a):
         assert found == pytest.approx(expected, rel=precision)
 
 
-def test_linear_attention_at_long_prompts():
+def test_risk_of_linear_attention_at_long_prompts():
     """At the limit head the risk is (tr S + tr S d) / (2L) for Sig = I and no noise, to the last
     digit.
     """
@@ -142,7 +142,7 @@ def test_minimiser_of_long_prompts_without_noise():
     assert 1e15 * float(found.risk) == pytest.approx(limit, rel=1e-6)
 
 
-def test_infinite_prompt_and_its_approach():
+def test_risk_at_infinity_and_its_approach():
     expected = infinite_block_risk(cov=COV, task_cov=TASK_COV, noise=0.2, A=A, b=1.2)
     assert float(TASK.risk(PARAMS, np.inf).value) == pytest.approx(expected, rel=1e-12)
     assert float(TASK.risk(PARAMS, np.inf, "linear").value) == pytest.approx(expected, rel=1e-12)
@@ -153,8 +153,8 @@ def test_infinite_prompt_and_its_approach():
 
 
 @pytest.mark.parametrize("L", [3.0, 1e9])
-def test_gradient_against_finite_differences(L):
-    """The first call at a length is a traced one here: what it leaves behind must serve the later ones."""
+def test_risk_gradient_against_finite_differences(L):
+    """The first call at a length is traced here: the table it caches must serve later calls."""
     exponential_table.cache_clear()
 
     def risk(a, b):
@@ -173,7 +173,7 @@ def test_gradient_against_finite_differences(L):
 
 
 @pytest.mark.parametrize("dimensions", [1, 3])
-def test_general_form_agrees_with_the_block_form(dimensions):
+def test_risk_of_the_general_form_agrees_with_the_block_form(dimensions):
     """Quadrature is exact here; quasi-random tasks: five standard errors of eight scramblings
     (Student, 7 degrees of freedom: false alarms below 0.2%).
     """
@@ -200,8 +200,8 @@ def test_risk_of_general_heads_against_brute_force(d, scale):
     method = None if d <= 2 else lp.QuasiMonteCarlo(KEY, points=64)
     task = lp.LinearRegression(np.eye(d), np.eye(d) + 0.2, 0.2)
     found = task.risk(lp.HeadParams(U, v), 8, method=method)
-    spread = np.hypot(losses.std() / np.sqrt(len(losses)), found.error)
-    assert abs(losses.mean() - found.value) <= 5 * spread
+    error = np.hypot(losses.std() / np.sqrt(len(losses)), found.error)
+    assert abs(losses.mean() - found.value) <= 5 * error
     assert found.error < (1e-6 if d == 1 else 0.05) * found.value
 
 
@@ -246,8 +246,8 @@ def test_risk_by_all_methods_agrees(L, attention):
             assert found.error <= 0.02 * found.value
 
 
-def test_block_structure_is_preserved_by_the_gradient():
-    """In the general form, at block parameters and tasks with their negatives, the gradient has block form too."""
+def test_risk_function_has_a_gradient_in_block_form():
+    """In the general form, at block parameters, over values of w and their negatives."""
     function = TASK.risk_function(30.0, draws=TASK.quasi_random_w(KEY, 4))
     gradient = jax.jit(jax.grad(function))(PARAMS.general())
     outside = np.asarray(gradient.U).copy()
@@ -265,8 +265,8 @@ def test_block_structure_is_preserved_by_the_gradient():
         (1000, 0.06001, 0.05323, 0.0503),
     ],
 )
-def test_known_minima(L, softmax, linear, ridge):
-    """d = 5, Sig = I, S_w = I/5, tau^2 = 0.1: the numbers the design of this project was checked with."""
+def test_minimiser_has_known_risks(L, softmax, linear, ridge):
+    """d = 5, Sig = I, S_w = I/5, tau^2 = 0.1: numbers known from an independent computation."""
     task = lp.LinearRegression(np.eye(5), np.eye(5) / 5, 0.1)
     found = task.minimiser(L)
     assert float(found.risk) == pytest.approx(softmax, abs=6e-6)
@@ -299,7 +299,7 @@ def test_bayes_risk_against_ridge_and_without_noise():
         assert abs(risk.value - left / 2) <= 5 * risk.error + 1e-9
 
 
-def test_32_bit_mode_gives_the_same_numbers():
+def test_risk_in_32_bit_mode():
     expected = float(TASK.risk(PARAMS, 25).value)
     with jax.enable_x64(False):
         found = lp.LinearRegression(COV, TASK_COV, 0.2).risk(lp.BlockParams(A, 1.2), 25).value
@@ -307,8 +307,11 @@ def test_32_bit_mode_gives_the_same_numbers():
     assert float(found) == pytest.approx(expected, rel=1e-6)  # the inputs were rounded to float32
 
 
-def test_queries_with_a_covariance_of_their_own():
-    """Risks of both attentions and of ridge regression by brute force (5 standard errors: false alarms below 1e-5 each); the limit."""
+def test_risk_with_another_query_covariance():
+    """Both attentions and ridge regression by brute force, and the limit.
+
+    5 standard errors: false alarms below 1e-5 each.
+    """
     query_cov = np.array([[0.5, -0.3], [-0.3, 1.4]])
     task = lp.LinearRegression(COV, TASK_COV, 0.2, query_cov=query_cov)
     general = PARAMS.general()

@@ -10,7 +10,7 @@ import largeprompt as lp
 KEY = jax.random.key(1)
 
 
-def test_parametrisations_predict_the_same():
+def test_params_predict_the_same_in_every_form():
     rng = np.random.default_rng(0)
     K, Q, V = rng.normal(size=(3, 2, 3))
     O = rng.normal(size=(1, 2))
@@ -30,8 +30,8 @@ def test_parametrisations_predict_the_same():
         general.to_block()
 
 
-def test_signs_have_the_closed_form_of_tanh():
-    """Tokens (x, w'x + e): at u = (u_x, u_y) the tilted mean is (t, w't + tau^2 u_y), t = tanh(u_x + w u_y)."""
+def test_product_regression_has_the_closed_form_of_tanh():
+    """At u = (u_x, u_y) the tilted mean is (t, w't + tau^2 u_y), t = tanh(u_x + w u_y)."""
     task = lp.ProductRegression(lp.Rademacher(2), noise_variance=0.3)
     w, u = np.array([0.5, -1.0]), np.array([0.2, 0.4, -0.6])
     t = np.tanh(u[:2] + w * u[2])
@@ -40,7 +40,7 @@ def test_signs_have_the_closed_form_of_tanh():
 
 
 @pytest.mark.parametrize("L", [4, np.inf])
-def test_risk_of_signs_against_numpy(L):
+def test_product_regression_risk_against_numpy(L):
     """Within 5 combined standard errors of 40,000 draws in NumPy."""
     task = lp.ProductRegression(lp.Rademacher(2), noise_variance=0.1)
     params = lp.BlockParams(0.8 * np.eye(2), 1.1)
@@ -58,12 +58,12 @@ def test_risk_of_signs_against_numpy(L):
             p = np.exp(x @ u)
             prediction = 1.1 * p @ y / p.sum()
         losses.append((prediction - w @ query - np.sqrt(0.1) * rng.normal()) ** 2 / 2)
-    spread = np.hypot(np.std(losses) / 200, found.error)
-    assert abs(np.mean(losses) - found.value) <= 5 * spread
+    error = np.hypot(np.std(losses) / 200, found.error)
+    assert abs(np.mean(losses) - found.value) <= 5 * error
 
 
-def test_two_classes_gate_between_two_maps():
-    """Attention to (x, y) with v = (0, 1) at the infinite prompt is tanh of the score of the centre (shared covariance)."""
+def test_mixture_classification_gates_between_two_maps():
+    """With v = (0, 1) attention to the infinite prompt is tanh of the score of the centre."""
     task = lp.MixtureClassification(0.5 * np.eye(2))
     m, query = jnp.array([0.7, -0.2]), jnp.array([0.3, 0.9, 0.0])
     head = lp.BlockParams(np.eye(2), 1.0).head

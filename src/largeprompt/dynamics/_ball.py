@@ -1,4 +1,4 @@
-"""Suprema over a ball of parameters: what Lemma D.1 needs."""
+"""Suprema over a ball of parameters, for the bound of Lemma D.1."""
 
 from collections.abc import Callable
 from typing import Any
@@ -19,7 +19,10 @@ _ASCENT = 200  # steps
 
 
 def enclosing_ball(points: Float[np.ndarray, "points n"]) -> tuple[np.ndarray, float]:
-    """Centre and radius of a ball around all points, the radius at most a percent above the smallest [Badoiu & Clarkson 2003]."""
+    """Centre and radius of a ball around all points [Badoiu & Clarkson 2003].
+
+    The radius is at most a percent above the smallest.
+    """
     centre = points[0]
     for i in range(1, 10_000):
         farthest = points[np.argmax(np.sum((points - centre) ** 2, axis=1))]
@@ -80,7 +83,7 @@ def _gap(
 def _largest(
     function: Callable[[Array, Array], Array], centre: Array, radius: Array, *, directions: bool
 ) -> Array:
-    """The largest value found by ascents from several points of the ball, kept inside by projection."""
+    """The largest value found by projected gradient ascent from several points of the ball."""
     n = len(centre)
     for_points, for_directions = jax.random.split(jax.random.key(0))
     away = jax.random.normal(for_points, (_STARTS, n), centre.dtype)

@@ -1,4 +1,4 @@
-"""One stretch of a gradient flow, by diffrax."""
+"""One segment of a gradient flow, by diffrax."""
 
 from typing import NamedTuple
 
@@ -14,25 +14,25 @@ from ..icl import AbstractParams, RiskFunction
 from ..icl.params import Coordinates
 
 _TIMES = 128
-_CHUNK = 64  # points of a flow looked at in one call
+_CHUNK = 64  # points of a flow evaluated in one call
 
 
 class Tolerances(NamedTuple):
-    """`goal` is the norm of the gradient at which a stretch ends; `rtol` and `atol` are those of the solver."""
+    """The gradient norm at which a segment ends, and the tolerances of the solver."""
 
     goal: float | Array
     rtol: float | Array
     atol: float | Array
 
 
-class Stretch(NamedTuple):
-    """What a stretch recorded, where it ended, and whether the solver was content."""
+class Segment(NamedTuple):
+    """The records of a segment, its end, and whether the solver succeeded."""
 
     times: np.ndarray
     points: np.ndarray
     last_time: float
     last_point: Float[Array, " n"]
-    content: bool
+    succeeded: bool
 
 
 def follow(
@@ -46,10 +46,13 @@ def follow(
     *,
     implicit: bool,
     most_steps: int,
-) -> Stretch:
-    """y' = -grad R(y) from t0 until t1 or until |grad R| <= goal, recorded at `times` or, if that is None, at every step."""
-    # In units of t0 the change of y over the stretch is of order one, whatever t0: the stages of the implicit solver are solved to an
-    # absolute tolerance on y'.
+) -> Segment:
+    """Follow y' = -grad R(y) from t0 until t1 or |grad R| <= goal.
+
+    Recorded at `times` or, if that is None, at every step.
+    """
+    # In units of t0 the change of y over the segment is of order one, whatever t0: the stages of
+    # the implicit solver are solved to an absolute tolerance on y'.
     unit = max(t0, 1e-3) if implicit else 1.0
     here = ravel_pytree(like)[1](start)
     coordinates = here.straight_coordinates() if implicit else None
@@ -68,9 +71,9 @@ def follow(
         recorded, points = np.asarray(ts) * unit, np.asarray(ys)
     else:
         recorded, points = times, np.asarray(ys)[: len(times)]
-    # the start of this stretch is the end of the one before
+    # the start of this segment is the end of the one before
     kept = (recorded > t0) & (recorded <= last_time) & np.all(np.isfinite(points), axis=1)
-    return Stretch(recorded[kept], points[kept], last_time, point, bool(okay))
+    return Segment(recorded[kept], points[kept], last_time, point, bool(okay))
 
 
 @eqx.filter_jit
@@ -110,7 +113,7 @@ def _solve(
         stepsize_controller=diffrax.PIDController(rtol=rtol, atol=atol),
         event=diffrax.Event(arrived),
         max_steps=most_steps,
-        adjoint=diffrax.ForwardMode(),  # nothing is differentiated through the solver: half the compilation
+        adjoint=diffrax.ForwardMode(),  # no gradients through the solver: half the compile time
         throw=False,
     )
     assert solution.ts is not None
@@ -131,22 +134,22 @@ def _same_change(y: Float[Array, " n"], dy: Float[Array, " n"]) -> Float[Array, 
 _PLAIN = Coordinates(_same, _same, _same_change)
 
 
-def look(
+def evaluate(
     risk: RiskFunction, like: AbstractParams, points: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """At some points of a flow: the risk, the norm of its gradient, and the share of the gradient along the valley."""
+    """Risk, gradient norm, and share of the gradient along the valley, at points of a flow."""
     found = []
     for start in range(0, len(points), _CHUNK):
         chunk = points[start : start + _CHUNK]
         padded = np.pad(chunk, ((0, _CHUNK - len(chunk)), (0, 0)), mode="edge")
-        values = _look(risk, like, jnp.asarray(padded), jnp.asarray(len(chunk), jnp.int32))
+        values = _evaluate(risk, like, jnp.asarray(padded), jnp.asarray(len(chunk), jnp.int32))
         found.append([np.asarray(v)[: len(chunk)] for v in values])
     risks, norms, shares = (np.concatenate(column) for column in zip(*found, strict=True))
     return risks, norms, shares
 
 
 @eqx.filter_jit
-def _look(
+def _evaluate(
     risk: RiskFunction, like: AbstractParams, ys: Float[Array, "points n"], count: Int[Array, ""]
 ) -> tuple[Array, Array, Array]:
     """The first `count` of the points: one program for any number of them."""

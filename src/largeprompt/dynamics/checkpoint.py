@@ -1,4 +1,4 @@
-"""Checkpoints of descent: one file for each group of runs, replaced atomically after every chunk."""
+"""Checkpoints of descent: one file for each group of runs, replaced atomically."""
 
 import hashlib
 import json

@@ -1,4 +1,4 @@
-"""Labelled data of flows and of best heads along prompt lengths: what commands print, studies judge and figures show."""
+"""Labelled data of gradient flows and of best heads along prompt lengths."""
 
 import json
 from typing import get_args
@@ -28,10 +28,13 @@ def flow_curves(
     until: ArrayInput | None = None,
     points: int = 127,
 ) -> xr.Dataset:
-    """Gradient flows from one start at several lengths, until stationary (or time `until`), on one grid of times.
+    """Gradient flows from one start at several lengths, on one grid of times.
 
-    **Returns:** over (length, time) `risk`, `b`, `imbalance` = |A|_F^2 - b^2 and `limit_gap` = |b Sig A - I|_F; over length the `phase` the
-    flow stopped in, when it stopped, when it entered the valley (-1: never), the final risk and its gradient norm.
+    They run until stationary, or until time `until`.
+
+    **Returns:** over (length, time) `risk`, `b`, `imbalance` = |A|_F^2 - b^2 and `limit_gap` =
+    |b Sig A - I|_F; over length the `phase` the flow stopped in, when it stopped, when it entered
+    the valley (-1: never), the final risk and its gradient norm.
 
     >>> import jax.numpy as jnp
     >>> import largeprompt as lp
@@ -46,15 +49,15 @@ def flow_curves(
     last = 100 * longest if end is None else end
     times = np.append(0.0, np.geomspace(0.01, last, _checks.count("points", points)))
     runs = [gradient_flow(task, params, float(L), end, attention, saveat=times) for L in grid]
-    held = [run.held(times) for run in runs]
+    records = [run.at_times(times) for run in runs]
     shape, d = (len(grid), len(times)), task.inputs
-    flat = np.stack([points for points, _ in held]).reshape(*shape, d * d + 1)
+    flat = np.stack([points for points, _ in records]).reshape(*shape, d * d + 1)
     A, b = flat[..., :-1].reshape(*shape, d, d), flat[..., -1]
     product = b[..., None, None] * (np.asarray(task.cov, np.float64) @ A)
     both, one = ("length", "time"), "length"
     data = xr.Dataset(
         {
-            "risk": (both, np.stack([risk for _, risk in held])),
+            "risk": (both, np.stack([risk for _, risk in records])),
             "b": (both, b),
             "imbalance": (both, np.sum(A**2, axis=(-2, -1)) - b**2),
             "limit_gap": (both, np.linalg.norm(product - np.eye(d), axis=(-2, -1))),
@@ -80,9 +83,13 @@ def flow_curves(
 
 @in_float64
 def risk_curves(task: LinearRegression, lengths: ArrayInput, method: MonteCarlo) -> xr.Dataset:
-    """The best softmax head, the best linear head and ridge regression (the Bayes predictor), along prompt lengths.
+    """Risks of the best softmax head, the best linear head and ridge regression along lengths.
 
-    **Returns:** over length the risks of the best heads in block form, exact, and `ridge` with its standard error `ridge_error`.
+    **Arguments:** `method` samples the risk of ridge regression, the Bayes predictor; its key is
+    split over the lengths.
+
+    **Returns:** over length the exact risks `softmax` and `linear` of the best heads in block form,
+    and `ridge` with its standard error `ridge_error`.
 
     >>> import jax, jax.numpy as jnp
     >>> import largeprompt as lp

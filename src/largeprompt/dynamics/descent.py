@@ -37,23 +37,28 @@ def descend(
     record_every: int | None = None,
     folder: str | Path | None = None,
 ) -> Descent:
-    """Stochastic descent from `params`: at every step the gradient of the mean loss 1/2 (prediction - target)^2 of a fresh batch.
+    """Stochastic descent from `params` on the mean loss of a fresh batch at every step.
 
-    **Arguments:** `optimiser` any of optax (None: plain SGD at rate 1e-3). `oracle` says where
-    gradients come from: "prompts" draws whole prompts (any task), "reduced" draws the gradient from
-    its exact law (linear regression: the same distribution of trajectories, much cheaper), "exact"
-    takes the conditional expectation given task and query (linear regression: no noise from
-    prompts, a cost that does not depend on L, which may be 1e9 or infinity; float64, the others
-    float32). A step that would draw more than 1.7e10 tokens is an error. An optimiser made anew
-    with the same arguments reuses the compiled program. `record_every` steps (None: 100 records)
-    parameters and test risk are kept. `folder`: progress is saved there; calling again with the
-    same arguments resumes to the same result, bit for bit, and more `steps` may be asked for.
+    **Arguments:** `optimiser` is any of optax (None: plain SGD at rate 1e-3). `method` is the
+    gradient estimator: `lp.MonteCarlo()` (if None) draws gradients from their exact law for linear
+    regression, which costs less than prompts, and whole prompts for other tasks;
+    `lp.MonteCarlo(whole_tokens=True)` draws whole prompts always; `lp.Exact()` takes the
+    conditional expectation given w and query (linear regression: no noise from prompts, a cost
+    that does not depend on L, which may be 1e9 or infinity; in float64, the others in float32). It
+    has no key: `key` is that of everything random. A step that would draw more than 1.7e10 tokens
+    is an error.
+
+    Parameters and test risk are recorded every `record_every` steps (None: 100 records). With
+    `folder` progress is saved there; calling again with the same arguments resumes to the same
+    result, bit for bit, and more `steps` may be asked for. An optimiser made anew with the same
+    arguments reuses the compiled program and resumes; one that differs in any way is an error.
 
     >>> import jax, jax.numpy as jnp
     >>> import largeprompt as lp
     >>> task = lp.LinearRegression(jnp.eye(2), noise_variance=0.1)
     >>> start = lp.BlockParams(0.5 * jnp.eye(2), 0.5)
-    >>> run = lp.descend(jax.random.key(0), task, start, L=1e6, steps=200, method=lp.Exact(), record_every=100)
+    >>> options = {"method": lp.Exact(), "record_every": 100}
+    >>> run = lp.descend(jax.random.key(0), task, start, L=1e6, steps=200, **options)
     >>> print(run.steps, run.status)
     [  0 100 200] finished: all steps were taken
     >>> bool(run.risk[-1] < run.risk[0])
@@ -92,12 +97,14 @@ def descend_many(
     folder: str | Path | None = None,
     mesh: Mesh | None = None,
 ) -> list[Descent]:
-    """Many runs of `descend` trained together: one entry of `keys`, `L`, `attention` and of the leading axis of `params` for each.
+    """Many runs of `descend` trained together.
 
-    With the exact oracle all runs advance as one computation, whatever their lengths and attentions; with reduced prompts those that
-    share the attention (without kernels, see docs/devices.md, also about the same length); with whole prompts those of one kind.
-    Runs with the same key see the same tasks and queries. The test sample comes from the first key. With a `mesh` the runs of a
-    computation are spread over its devices.
+    **Arguments:** one entry of `keys`, `L`, `attention` and of the leading axis of `params` for
+    each run. Runs with the same `task.batching_key` are trained in one vmapped loop: for linear
+    regression all by `lp.Exact()`, those of one attention by `lp.MonteCarlo()` (without kernels,
+    see docs/devices.md, also of similar length), those of one length and attention otherwise. Runs
+    with the same key see the same w and queries. The test sample comes from the first key. `mesh`
+    shards the runs over devices.
 
     >>> import jax, jax.numpy as jnp
     >>> import largeprompt as lp
@@ -105,7 +112,8 @@ def descend_many(
     >>> starts = lp.BlockParams(jnp.eye(1), 0.5)
     >>> starts = jax.tree.map(lambda leaf: jnp.stack([leaf, leaf]), starts)
     >>> keys = jax.random.split(jax.random.key(0), 2)
-    >>> runs = lp.descend_many(keys, task, starts, [10, 1e9], 20, method=lp.Exact(), attention=["softmax", "linear"])
+    >>> options = {"method": lp.Exact(), "attention": ["softmax", "linear"]}
+    >>> runs = lp.descend_many(keys, task, starts, [10, 1e9], 20, **options)
     >>> [run.status for run in runs]
     ['finished: all steps were taken', 'finished: all steps were taken']
     """

@@ -1,23 +1,26 @@
 """The published experiment (Boursier & Boyer, Section 6) as a preset, in three variants.
 
-One head with full K, Q, V and read-out O on tokens of dimension 6, scores scaled by 6^-1/2, entries uniform on +-6^-1/2 at first; plain
-SGD at rate 1e-3 on the squared error *without* the factor 1/2, batches of 128 fresh prompts, 300,000 steps; w ~ N(0, I/5), noise of
-variance 0.1, covariance 0.5^|i-j|; 19 lengths and two attentions. Our loss carries the factor 1/2, so the same steps are taken at
-twice the rate, and risks here are half the squared errors of the paper.
+One head with full K, Q, V and read-out O on tokens of dimension 6, scores scaled by 6^-1/2,
+initial entries uniform on +-6^-1/2; plain SGD at rate 1e-3 on the squared error *without* the
+factor 1/2, batches of 128 fresh prompts, 300,000 steps; w ~ N(0, I/5), noise of variance 0.1,
+covariance 0.5^|i-j|; 19 lengths and two attentions. Our loss has the factor 1/2, so the same steps
+are taken at twice the rate, and risks here are half the squared errors of the paper.
 
-* `paper`: as described there: prompts and queries with that covariance, softmax and linear attention from the same weights.
-* `released-code`: as distributed: the Cholesky root C of the covariance is applied twice to prompts (covariance C Sig C') and never to
-  queries (white), and the two attentions start from different weights.
-* `theory`: the setting of Section 5: w ~ N(0, I), no noise, A = alpha I / |I|, b = alpha, gradient flow instead of SGD.
+* `paper`: as described there. Prompts and queries have that covariance, and softmax and linear
+  attention start from the same weights.
+* `released-code`: as distributed. The Cholesky root C of the covariance is applied twice to prompts
+  (covariance C Sig C') and never to queries (white), and the two attentions start from different
+  weights.
+* `theory`: the setting of Section 5. w ~ N(0, I), no noise, A = alpha I / |I|, b = alpha, gradient
+  flow instead of SGD.
 
-In all of them softmax and linear attention see the same tasks and queries.
+In all of them softmax and linear attention see the same w and queries.
 
 *Two routes.* With U = [[A, .], [c', .]] and v = (v_x, b) a head can score by x and read y (A, b:
 the block form) or score by y and read x (c, v_x). At finite L the second route has minima of its
-own, so where a run ends depends on its start (docs/descent.md). Its final parameters tell:
-`route_ratio` is
-|c||v_x| / (|b||A|), below 0.1 for a run in the block class. Near the origin the risk falls with the
-two pulls b <A, M> and v_x'M c, M = Sig S Q (Q the covariance of the queries).
+own, so where a run ends depends on its start (docs/descent.md). Its final parameters show which:
+`route_ratio` is |c||v_x| / (|b||A|), below 0.1 for a run in the block class. Near the origin the
+risk falls with the two pulls b <A, M> and v_x'M c, M = Sig S Q (Q the covariance of the queries).
 """
 
 import json
@@ -86,7 +89,7 @@ def published_task(variant: Variant = "paper") -> LinearRegression:
 
 
 def published_init(key: Key[Array, ""]) -> FactoredParams:
-    """Initial weights: every entry uniform on +-6^-1/2, the default of the published code's layers."""
+    """Initial weights uniform on +-6^-1/2, the default of the published code's layers."""
     D = PUBLISHED.inputs + 1
     shapes = ((D, D), (D, D), (D, D), (1, D))
     bound = D**-0.5
@@ -124,25 +127,28 @@ def published_experiment(
     rate: float = PUBLISHED.rate,
     init: Init = "published",
 ) -> xr.Dataset:
-    """Train all runs of a variant and put them beside what is known exactly.
+    """Train all runs of a variant, with exact references.
 
-    **Arguments:** scale it down with `steps`, `lengths` and `seeds` (independent repetitions: data and initial weights); `method`,
-    `record_every` and `folder` as in `descend`; `references=False` leaves out ridge regression and
+    **Arguments:** scale it down with `steps`, `lengths` and `seeds` (independent repetitions: data
+    and initial weights); `method`, `record_every` and `folder` as in `descend`; `references=False`
+    leaves out ridge regression and
     minimisers. `rate` is that of the squared error without 1/2, as published. `init="balanced"`
     starts from the initialisation (9) of the paper, alpha = 0.2, with a random Theta for each
     seed, the same for both attentions. The variant `theory` follows gradient flows from (9) with
     Theta = I: it has times instead of steps, and no seeds.
 
-    **Returns:** `risk` (attention, length, seed, step) with `risk_error`; `final_risk` with its 95% interval over seeds (two seeds or
-    more); `bayes_risk` (ridge regression), `minimiser_risk` (the best head in block form); the product `trained` of the read-out's last
-    entry and the block of U that acts on inputs, beside its limit `predicted` = Sig^-1 as L grows, with their relative distance
+    **Returns:** `risk` (attention, length, seed, step) with `risk_error`; `final_risk` with its 95%
+    interval over seeds (two seeds or more); `bayes_risk` (ridge regression), `minimiser_risk` (the
+    best head in block form); the product `trained` of the read-out's last entry and the block of U
+    that acts on inputs, its limit `predicted` = Sig^-1 as L grows, and their relative distance
     `limit_gap`; the effective parameters `final_A`, `final_b`, `final_c`, `final_v_x` each run
     ended with, and `route_ratio`, which tells the two routes of one head apart (see the top of
-    this file); `pull_block` and `pull_other` against steps; `status` of each run. Attributes say
-    how it was made.
+    this file); `pull_block` and `pull_other` against steps; `status` of each run. Attributes record
+    the configuration.
 
     >>> import largeprompt as lp
-    >>> found = lp.published_experiment(steps=100, lengths=[10], method=lp.Exact(), references=False)
+    >>> options = {"method": lp.Exact(), "references": False}
+    >>> found = lp.published_experiment(steps=100, lengths=[10], **options)
     >>> print(found.risk.dims, found.attrs["variant"])
     ('attention', 'length', 'seed', 'step') paper
     """
@@ -181,7 +187,7 @@ def _checked(variant: str) -> None:
     if variant not in get_args(Variant):
         raise ValueError(
             _checks.message(
-                f"variant must be one of {get_args(Variant)}", repr(variant), "name one of them"
+                f"variant must be one of {get_args(Variant)}", repr(variant), "pass one of them"
             )
         )
 
@@ -209,7 +215,7 @@ def seed_keys(seed: int, n: int) -> Key[Array, " seeds"]:
 def initial_weights(
     variant: Variant, keys: Key[Array, " seeds"]
 ) -> dict[Attention, list[FactoredParams]]:
-    """Initial weights of every attention and seed: the same for both attentions in `paper`, not in `released-code`."""
+    """Initial weights of every attention and seed; in `paper` both attentions share them."""
     return {
         attention: [
             published_init(jax.random.fold_in(key, 2**31 + (number if variant != "paper" else 0)))
@@ -317,7 +323,7 @@ def pulls(
 def _final(
     dims: tuple[str, ...], A: np.ndarray, b: np.ndarray, c: np.ndarray, v_x: np.ndarray
 ) -> dict[str, tuple]:
-    """The effective parameters of final heads, and which route they took."""
+    """The effective parameters of final heads, and their route."""
     return {
         "final_A": ((*dims, "row", "column"), A),
         "final_b": (dims, b),
@@ -341,7 +347,7 @@ def _flows(task: LinearRegression, lengths: list[float]) -> xr.Dataset:
     for attention in PUBLISHED.attentions:
         for L in lengths:
             flow = gradient_flow(task, start, L, times[-1], attention, saveat=times)
-            risk.append(flow.held(times)[1])
+            risk.append(flow.at_times(times)[1])
             ends.append(flow.final)
             status.append(str(flow.status))
     shape = (len(PUBLISHED.attentions), len(lengths))
@@ -362,7 +368,7 @@ def _flows(task: LinearRegression, lengths: list[float]) -> xr.Dataset:
 
 
 def _with_limit(found: xr.Dataset, task: LinearRegression) -> xr.Dataset:
-    """Beside the trained product b A its limit Sig^-1 as L grows, and their relative distance."""
+    """Add the limit Sig^-1 of the trained product b A as L grows, and their relative distance."""
     predicted = np.linalg.inv(np.asarray(task.cov, np.float64))
     gap = np.linalg.norm(found.trained.values - predicted, axis=(-2, -1))
     found["predicted"] = (("row", "column"), predicted)
@@ -374,7 +380,7 @@ def _with_limit(found: xr.Dataset, task: LinearRegression) -> xr.Dataset:
 def _with_references(
     found: xr.Dataset, task: LinearRegression, lengths: list[float], key: Key[Array, ""]
 ) -> xr.Dataset:
-    """Beside the runs: ridge regression, and the best head in block form."""
+    """Add the risks of ridge regression and of the best head in block form."""
     best = [[float(task.minimiser(L, a).risk) for L in lengths] for a in PUBLISHED.attentions]
     bayes = [task.bayes_risk(L, MonteCarlo(key)) for L in lengths]
     found["bayes_risk"] = ("length", [float(b.value) for b in bayes])

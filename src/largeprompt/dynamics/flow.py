@@ -1,8 +1,8 @@
 """Gradient flow of the risk, at finite and infinite prompt length.
 
-At finite L there are two time scales: in time O(1) the flow reaches the valley b Sig A = I of the infinite-prompt minimisers, then it
-drifts along it in time O(L) towards the finite-L minimiser. An explicit solver of high order takes the descent, an implicit one
-the valley, decade by decade of time.
+At finite L there are two time scales: in time O(1) the flow reaches the valley b Sig A = I of the
+infinite-prompt minimisers, then it drifts along it in time O(L) towards the finite-L minimiser. An
+explicit solver of high order takes the descent, an implicit one the valley, decade by decade.
 """
 
 import math
@@ -19,7 +19,7 @@ from .._lengths import one_length
 from .._typing import ArrayInput
 from ..icl import AbstractParams, AbstractTask, Attention, FreshRisk, RiskFunction
 from ..prompts import AbstractMethod
-from ._solver import Stretch, Tolerances, follow, look
+from ._solver import Segment, Tolerances, evaluate, follow
 from .trajectory import Phase, Trajectory
 
 _FLOOR = 1e-13  # gradients below are rounding
@@ -27,7 +27,7 @@ _FALLEN = 0.1  # of the first gradient: the descent is nearly over
 _LONGER = 4.0  # times its duration the explicit solver goes on
 _ALONG = 0.9  # share of the gradient along the valley from which on the flow is in it
 _NOISE = 3e-15  # rounding of a gradient: no solution over a time t is sharper than this times t
-_DESCENT, _VALLEY, _INFINITE = 512, 2048, 16384  # most steps of a stretch
+_DESCENT, _VALLEY, _INFINITE = 512, 2048, 16384  # most steps of a segment
 _SHARPER = 1e-4  # tolerances of the explicit solver, relative to those in the valley
 
 
@@ -45,19 +45,20 @@ def gradient_flow(
     atol: float = 1e-8,
     method: AbstractMethod | None = None,
 ) -> Trajectory:
-    """d theta/dt = -grad R_L(theta) from `params`, until time `t1` or, if that is None, until it is stationary.
+    """Gradient flow d theta/dt = -grad R_L(theta) from `params`, until time `t1` or stationarity.
 
-    The risk is exact for `LinearRegression` in block form. For other heads the flow descends its
-    average over `samples` tasks (64 if None; quasi-random, or nodes of quadrature where w has at
-    most two dimensions), for other tasks the mean loss of `samples` prompts (256 if None), the same
-    ones at all times: both need a `key`. That `training_loss` is not the risk; `risk` is measured
-    on eight times as many fresh tasks or prompts, with its error `risk_error`.
+    **Arguments:** `saveat` are times to record (all steps of the solver if None); the last point is
+    always recorded. `stationary` is the gradient norm at which the flow ends, by default 1e-4 / L
+    (1e-9 at infinity): the drift along the valley is of order 1/L. `rtol` and `atol` are the
+    tolerances in the valley; the descent is followed to 1e-4 of them.
 
-    **Arguments:** `saveat` are times to record (all steps of the solver if None); the last point is always recorded. `stationary` is
-    the gradient norm at which the flow counts as arrived, by default 1e-4 / L (1e-9 at infinity): the drift along the valley is of
-    order 1/L. `rtol` and `atol` are the tolerances in the valley; the descent is followed to 1e-4 of them.
+    `method` as in `task.objective`. The risk is exact for `LinearRegression` in block form. By
+    `lp.QuasiMonteCarlo(key)` or `lp.MonteCarlo(key)` the flow descends the mean over one fixed
+    sample of w or of prompts. That `training_loss` is not the risk; `risk` is measured on eight
+    fresh samples, with its error `risk_error`.
 
-    **Returns:** a `Trajectory`. A run that did not arrive is returned too: `status` says what ended it and what to do.
+    **Returns:** a `Trajectory`, also if the flow did not become stationary: `status` says what
+    ended it.
 
     >>> import jax.numpy as jnp
     >>> import largeprompt as lp
@@ -78,7 +79,7 @@ def gradient_flow(
     params = jax.tree.map(lambda a: jnp.asarray(a, jnp.float64), params)
     risk = task.risk_by(length, attention, params, method)
     run = _Run(risk.objective(), params, end, times, goal, rtol, atol)
-    pieces = run.all_the_way(task.is_stiff(length))
+    pieces = run.segments(task.is_stiff(length))
     return _trajectory(pieces, run, risk.fresh(), length, attention)
 
 
@@ -101,7 +102,7 @@ def _increasing(saveat: ArrayInput) -> np.ndarray:
 
 
 class _Run(NamedTuple):
-    """One flow: what is followed, from where, how far and how exactly."""
+    """One flow: objective, start, end, times to record, and tolerances."""
 
     objective: RiskFunction
     start: AbstractParams
@@ -111,10 +112,10 @@ class _Run(NamedTuple):
     rtol: float
     atol: float
 
-    def all_the_way(self, valley: bool) -> list[Stretch]:
-        """The stretches of the flow: the descent, and decades of the valley if there is one."""
+    def segments(self, stiff: bool) -> list[Segment]:
+        """The segments of the flow: the descent, and decades of the valley if it is stiff."""
         flat = ravel_pytree(self.start)[0]
-        norm = float(look(self.objective, self.start, np.asarray(flat)[None])[1][0])
+        norm = float(evaluate(self.objective, self.start, np.asarray(flat)[None])[1][0])
         if not math.isfinite(norm):
             raise ValueError(
                 _checks.message(
@@ -124,10 +125,10 @@ class _Run(NamedTuple):
                 )
             )
         recorded = 1 if self.times is None or self.times[0] == 0 else 0
-        start = Stretch(np.zeros(recorded), np.asarray(flat)[None][:recorded], 0.0, flat, True)
+        start = Segment(np.zeros(recorded), np.asarray(flat)[None][:recorded], 0.0, flat, True)
         if norm <= self.goal:
             return [start]
-        if valley:
+        if stiff:
             descent = max(self.goal, _FALLEN * norm)
             pieces = [start, self._explicit(start, min(self.end, 1e3), descent, _DESCENT)]
             longer = min(self.end, _LONGER * pieces[-1].last_time)
@@ -136,7 +137,7 @@ class _Run(NamedTuple):
         else:
             longer = min(self.end, 1e8)
             pieces = [start, self._explicit(start, longer, self.goal, _INFINITE)]
-        arrived = pieces[-1].content and pieces[-1].last_time < 0.999 * longer
+        arrived = pieces[-1].succeeded and pieces[-1].last_time < 0.999 * longer
         while not arrived and pieces[-1].last_time < min(self.end, 1e8 / self.goal):
             piece = self._decade(pieces[-1])
             pieces.append(piece)
@@ -144,28 +145,28 @@ class _Run(NamedTuple):
                 break
         return pieces
 
-    def _decade_end(self, before: Stretch) -> float:
+    def _decade_end(self, before: Segment) -> float:
         return min(10 * max(before.last_time, 1e-3), self.end)
 
-    def _decade(self, before: Stretch) -> Stretch:
+    def _decade(self, before: Segment) -> Segment:
         """The implicit solver, up to ten times the time reached."""
         end = self._decade_end(before)
         tolerances = Tolerances(self.goal, self.rtol, max(self.atol, _NOISE * end))
         return self._follow(before, end, tolerances, True, _VALLEY)
 
-    def _explicit(self, before: Stretch, t1: float, goal: float, most_steps: int) -> Stretch:
+    def _explicit(self, before: Segment, t1: float, goal: float, most_steps: int) -> Segment:
         """The explicit solver, to sharper tolerances."""
         sharper = Tolerances(goal, self.rtol * _SHARPER, self.atol * _SHARPER)
         return self._follow(before, t1, sharper, False, most_steps)
 
     def _follow(
         self,
-        before: Stretch,
+        before: Segment,
         t1: float,
         tolerances: Tolerances,
         implicit: bool,
         most_steps: int,
-    ) -> Stretch:
+    ) -> Segment:
         return follow(
             self.objective,
             self.start,
@@ -180,16 +181,16 @@ class _Run(NamedTuple):
 
 
 def _trajectory(
-    pieces: list[Stretch], run: _Run, fresh: FreshRisk | None, L: float, attention: Attention
+    pieces: list[Segment], run: _Run, fresh: FreshRisk | None, L: float, attention: Attention
 ) -> Trajectory:
-    """Keep what was recorded, and say in words how it ended."""
+    """Join the segments, and describe how the flow ended."""
     times = np.concatenate([piece.times for piece in pieces])
     points = np.concatenate([piece.points for piece in pieces])
     last = pieces[-1].last_time
     if not len(times) or times[-1] < last:
         times = np.append(times, last)
         points = np.concatenate([points, np.asarray(pieces[-1].last_point)[None]])
-    loss, norm, along = look(run.objective, run.start, points)
+    loss, norm, along = evaluate(run.objective, run.start, points)
     if not np.all(np.isfinite(loss)):
         raise ValueError(
             _checks.message(
@@ -206,7 +207,7 @@ def _trajectory(
     reached = np.flatnonzero(along >= _ALONG)
     params = jax.tree.map(np.asarray, jax.vmap(ravel_pytree(run.start)[1])(jnp.asarray(points)))
     entered = float(times[reached[0]]) if reached.size else math.inf
-    status = _status(phase, last, float(norm[-1]), run, pieces[-1].content)
+    status = _status(phase, last, float(norm[-1]), run, pieces[-1].succeeded)
     risk, error = loss, np.zeros_like(loss)
     if fresh is not None:
         risk, error, _ = fresh(params)
@@ -226,16 +227,16 @@ def _trajectory(
     )
 
 
-def _status(phase: Phase, last: float, norm: float, run: _Run, content: bool) -> str:
-    """What ended the run, and what to do."""
+def _status(phase: Phase, last: float, norm: float, run: _Run, succeeded: bool) -> str:
+    """What ended the run, and how to continue it."""
     if phase == "stationary":
         return f"stationary at time {last:.4g}: gradient norm {norm:.1e} <= {run.goal:.1e}"
     where = f"in the phase of {phase}: gradient norm {norm:.1e}"
     if last >= run.end * (1 - 1e-12):
         return f"reached t1 = {run.end:.4g} {where}; pass t1=None to go on until stationary"
-    if content:
+    if succeeded:
         return f"still not stationary at time {last:.4g} {where}; raise `stationary`"
     return (
-        f"the solver gave up at time {last:.4g} {where}. To go on: start again from .final, loosen rtol and atol, or raise "
-        "`stationary`"
+        f"the solver gave up at time {last:.4g} {where}. To go on: start again from .final, loosen "
+        "rtol and atol, or raise `stationary`"
     )

@@ -1,4 +1,4 @@
-"""Runs that advance as one computation, in stretches of steps that a host can see, save and resume."""
+"""Runs trained in one vmapped loop, in chunks of steps, so progress can be shown and saved."""
 
 import time
 from pathlib import Path
@@ -19,15 +19,16 @@ from ..prompts.normals import threefry, words
 from ._optimisers import fingerprint
 from .checkpoint import Checkpoint, Progress, digest
 
-_SECONDS = 2.0  # of a stretch of steps: how often progress is shown and saved
+_SECONDS = 2.0  # for a chunk of steps: how often progress is shown and saved
 _FINISHED = "finished: all steps were taken"
 
 
 class Descent(eqx.Module):
     """One run: parameters and test risk at the steps recorded.
 
-    `params` has a leading axis of records; `risk` is the exact risk for heads in block form of linear regression, otherwise an average
-    over a fixed test sample with standard error `risk_error`. `status` begins with "finished" or says what went wrong and what to do.
+    `params` has a leading axis of records. `risk` is the exact risk for heads in block form of
+    linear regression, otherwise a mean over a fixed test sample with standard error `risk_error`.
+    `status` begins with "finished" or says what went wrong.
     """
 
     steps: np.ndarray
@@ -48,7 +49,7 @@ class Descent(eqx.Module):
 
 
 class Group:
-    """Runs that advance as one computation."""
+    """Runs trained in one vmapped loop."""
 
     def __init__(
         self,
@@ -67,7 +68,7 @@ class Group:
         self.state: Any = (params, jax.vmap(optimiser.init)(params))
 
     def checkpoint(self, folder: Path, number: int, about: dict[str, str]) -> Checkpoint:
-        """Its file; everything that decides the result is part of its configuration."""
+        """The checkpoint; all that decides the result is part of its configuration."""
         data = jax.random.key_data(self.keys)
         whole = {"task": digest(self.task), "params": digest(self.state[0]), "keys": digest(data)}
         whole["optimiser"] = fingerprint(self.optimiser)
@@ -85,7 +86,7 @@ class Group:
                 taken, begun = until - done.step, time.monotonic()
                 done = self._advanced(done, until, record=until % every == 0 or until == steps)
                 seconds = time.monotonic() - begun
-                # compilation makes the first stretch slow: short at first, at most tenfold longer each time
+                # the first chunk compiles: short at first, at most tenfold longer each time
                 pace = max(1, min(10 * pace, int(taken * _SECONDS / seconds)))
                 if checkpoint:
                     checkpoint.save(done)
@@ -145,8 +146,9 @@ class Group:
             status = ended or _FINISHED
             if not ended and not np.all(np.isfinite([risk[i], error[i]])):
                 status = (
-                    "no test risk: at some recorded step it is not a number, because scores became too large for its formula. "
-                    "To fix: take a smaller rate, or start from smaller parameters."
+                    "no test risk: it is NaN at a recorded step, because scores became too large "
+                    "for its formula. To fix: take a smaller rate, or start from smaller "
+                    "parameters."
                 )
             one = jax.tree.map(lambda leaf, i=i: leaf[i], params)
             results.append(Descent(np.array(done.recorded_steps), one, risk[i], error[i], status))
@@ -155,8 +157,9 @@ class Group:
 
 def _diverged(step: int) -> str:
     return (
-        f"diverged: parameters are not finite at step {step}; the steps were too large, or scores left the range of the exact formula "
-        "(deviation 1,000). To fix: take a smaller rate, or start from smaller parameters."
+        f"diverged: parameters are not finite at step {step}; the steps were too large, or scores "
+        "left the range of the exact formula (deviation 1,000). To fix: take a smaller rate, or "
+        "start from smaller parameters."
     )
 
 
@@ -168,8 +171,11 @@ def _all_finite(tree: Any) -> Bool[Array, " runs"]:
     return jnp.stack(leaves).all(axis=0)
 
 
-# On a CPU with vectors of 512 bits random numbers are a quarter faster in them; XLA prefers 256. Without effect elsewhere.
-@eqx.filter_jit(compiler_options={"xla_cpu_prefer_vector_width": 512})  # pyright: ignore[reportCallIssue]
+# With 512-bit vectors random numbers are a quarter faster on CPUs that have them; XLA prefers 256.
+_WIDE: dict[str, Any] = {"compiler_options": {"xla_cpu_prefer_vector_width": 512}}
+
+
+@eqx.filter_jit(**_WIDE)
 def advance(
     losses: Any,
     optimiser: optax.GradientTransformation,
@@ -178,7 +184,10 @@ def advance(
     start: Array,
     stop: Array,
 ) -> Any:
-    """Steps start, .., stop - 1 of every run; step k has a key of its own, made of the run's and k, so stretches may be cut anywhere."""
+    """Take steps start, .., stop - 1 of every run.
+
+    The key of step k depends on the run's key and k only, so chunks may end anywhere.
+    """
     return _advance((start, stop), (losses, keys, state), optimiser=optimiser)
 
 

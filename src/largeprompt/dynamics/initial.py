@@ -13,7 +13,7 @@ from ..icl import BlockParams, LinearRegression
 
 
 def admissible_alpha(task: LinearRegression) -> float:
-    """sqrt(2) / (d^{1/4} |Sig|_op): the initialisation (9) of Boursier & Boyer asks for 0 < alpha below it.
+    """The bound sqrt(2) / (d^{1/4} |Sig|_op) on alpha in initialisation (9) of Boursier & Boyer.
 
     >>> import jax.numpy as jnp
     >>> import largeprompt as lp
@@ -28,9 +28,10 @@ def admissible_alpha(task: LinearRegression) -> float:
 def balanced_init(
     task: LinearRegression, alpha: ArrayInput, theta: ArrayInput | None = None
 ) -> BlockParams:
-    """A = alpha Th Th' / |Th Th'|_F and b = alpha, so that |A|_F = b; Th is the identity if None [Boursier & Boyer, (9)].
+    """A = alpha Th Th' / |Th Th'|_F and b = alpha, so that |A|_F = b [Boursier & Boyer, (9)].
 
-    Warns where alpha lies outside the interval of the paper (`admissible_alpha`); the flow converges there too.
+    **Arguments:** `theta` = Th is the identity if None. Warns if alpha lies outside the interval of
+    the paper (`admissible_alpha`); the flow converges there too.
 
     >>> import jax.numpy as jnp
     >>> import largeprompt as lp
@@ -50,7 +51,8 @@ def balanced_init(
     largest = admissible_alpha(task)
     if value >= largest:
         warnings.warn(
-            f"alpha = {value:g} lies outside the interval (0, {largest:.4g}) of the initialisation (9) of Boursier & Boyer",
+            f"alpha = {value:g} lies outside the interval (0, {largest:.4g}) of the "
+            "initialisation (9) of Boursier & Boyer",
             stacklevel=3,
         )
     return BlockParams(value * product / norm, value)

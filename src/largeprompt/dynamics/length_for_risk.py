@@ -1,4 +1,7 @@
-"""L(eps): how long the prompts must be for training to end near the Bayes risk (Theorems 4.3 and 5.1/5.2 of Boursier & Boyer)."""
+"""L(eps): how long prompts must be for training to end near the Bayes risk.
+
+Theorems 4.3 and 5.1/5.2 of Boursier & Boyer.
+"""
 
 import math
 
@@ -26,14 +29,16 @@ def prompt_length_for_risk(
     params: BlockParams | None = None,
     attention: Attention = "softmax",
 ) -> xr.Dataset:
-    """The smallest L whose gradient flow ends within epsilon of the Bayes risk tau^2/2 of the infinite prompt: the curve L(epsilon).
+    """The smallest L whose gradient flow ends within epsilon of the Bayes risk tau^2/2 at infinity.
 
-    The theorem says that such an L exists; here it is computed. The search follows the risk of the best head in block form, then a
-    flow is run from `params` (by default the balanced initialisation, alpha half its largest admissible value) at the length found:
-    where it ends elsewhere than at that head, the function refuses to answer.
+    The theorem states that such an L exists; here it is computed. The search uses the risk of the
+    best head in block form. Then a flow is run at the length found, from `params` (None: the
+    balanced initialisation, alpha half its largest admissible value). If it ends elsewhere than at
+    that head, an error is raised.
 
-    **Returns:** over `epsilon`: `length` (infinity if no prompt of up to 1e9 tokens will do), `excess` (the risk there minus the
-    Bayes risk), `flow_excess` (the same at the end of the flow) and `flow_time`, the time it took.
+    **Returns:** over `epsilon`: `length` (infinity if no prompt of up to 1e9 tokens will do),
+    `excess` (the risk there minus the Bayes risk), `flow_excess` (the same at the end of the flow)
+    and `flow_time`, the time it took.
 
     >>> import jax.numpy as jnp
     >>> import largeprompt as lp
@@ -60,7 +65,12 @@ def prompt_length_for_risk(
         def too_large(lengths: np.ndarray) -> np.ndarray:
             return np.array([excess(float(L)) > epsilon for L in lengths])
 
-        length = smallest_length(too_large, LONGEST, decreasing=True)
+        def secant(low: float, high: float) -> float:
+            # the excess is nearly a power of L
+            slope = math.log(excess(high) / excess(low)) / math.log(high / low)
+            return low * (epsilon / excess(low)) ** (1 / slope)
+
+        length = smallest_length(too_large, LONGEST, guess=secant)
         return length, excess(min(length, LONGEST))
 
     rows = [shortest(float(epsilon)) for epsilon in wanted]
@@ -87,8 +97,7 @@ def _flow(
     excess: float,
 ) -> tuple[float, float]:
     """Excess risk at the end of the flow, and when it ended."""
-    # the risk of few tokens is flat around its minimiser: the default of the flow would stop too
-    # early for them
+    # short prompts have a flat risk around their minimiser: the flow's default would stop too early
     goal = min(1e-4 / L, _GOAL) if math.isfinite(L) else None
     length = min(L, LONGEST)
     run = gradient_flow(task, start, length, attention=attention, saveat=[1.0], stationary=goal)
@@ -97,8 +106,8 @@ def _flow(
         raise ValueError(
             _checks.message(
                 "L(epsilon) is computed where the flow ends at the best head in block form",
-                f"at L = {L:g} an excess risk of {ended:.6g} instead of {excess:.6g} ({run.status})",
-                "start from other parameters, for example balanced_init(task, alpha) with a larger alpha",
+                f"at L = {L:g} excess risk {ended:.6g} instead of {excess:.6g} ({run.status})",
+                "start from other parameters, for example balanced_init with a larger alpha",
             )
         )
     return ended, float(run.times[-1])

@@ -1,4 +1,4 @@
-"""What a training run leaves behind."""
+"""The result of a gradient flow."""
 
 from typing import Any, Literal
 
@@ -14,19 +14,20 @@ Phase = Literal["descent", "valley", "stationary"]
 
 
 class Trajectory(eqx.Module):
-    """Parameters, risk and gradient norm along a gradient flow; `final` the last parameters, `status` what ended it and what to do.
+    """Parameters, risk and gradient norm along a gradient flow.
 
-    `objective` is what was descended, a function of parameters, `training_loss` its value along the
+    `objective` is the function that was descended, `training_loss` its value along the
     flow and `gradient_norm` the norm of its gradient. `risk` is the risk with its error
     `risk_error`: for linear regression in block form both are exact, the objective is the risk and
-    the error 0. For other heads and tasks the objective is an average over fixed tasks or prompts,
-    the risk is measured on fresh ones, and `risk_error` is its standard error (for tasks w of at
-    most two dimensions the error of a quadrature).
+    the error 0. For other heads and tasks the objective is a mean over one fixed sample, the risk
+    is measured on fresh ones, and `risk_error` is its standard error (the error of the quadrature
+    where w has at most two dimensions).
 
-    `params` has the times on the first axis of every array. `phase` says where the run stopped:
-    still in "descent"; in the "valley" of the infinite-prompt minimisers, where it only exchanges
-    scale between scores and read-out, (U, v) -> (U/c, cv), in time O(L); or "stationary".
-    `valley_entered` is the first time of the second phase, infinity if there was none.
+    `params` has the times on the first axis of every array, `final` are the last ones, `status`
+    says what ended the flow. `phase` is where it stopped: still in "descent"; in the "valley" of
+    the infinite-prompt minimisers, where it only exchanges scale between scores and read-out, (U,
+    v) -> (U/c, cv), in time O(L); or "stationary". `valley_entered` is the first time of the
+    second phase, infinity if there was none.
     """
 
     objective: RiskFunction
@@ -51,14 +52,17 @@ class Trajectory(eqx.Module):
         """The parameters at one of the times."""
         return jax.tree.map(lambda a: a[index], self.params)
 
-    def held(
+    def at_times(
         self, times: Float[np.ndarray, " asked"]
     ) -> tuple[Float[np.ndarray, "asked n"], Float[np.ndarray, " asked"]]:
-        """Parameters as vectors, and risks, at recorded times; the last ones for later times, where a stationary flow stays."""
+        """Parameters as vectors, and risks, at recorded times; the last ones for later times.
+
+        A stationary flow stays where it ended.
+        """
         index = self.index(times)
         flat = jax.vmap(lambda params: ravel_pytree(params)[0])(self.params)
         return np.asarray(flat)[index], self.risk[index]
 
     def index(self, times: Float[np.ndarray, " asked"]) -> np.ndarray:
-        """Where the recorded times are that `held` answers with."""
+        """The indices of the records that `at_times` returns."""
         return np.minimum(np.searchsorted(self.times, times), len(self.times) - 1)

@@ -1,4 +1,4 @@
-"""From the infinite prompt to the finite one: Theorem 4.3 and Lemma D.1 of Boursier & Boyer, measured."""
+"""Flows at finite L against the infinite one: Theorem 4.3 and Lemma D.1 of Boursier & Boyer."""
 
 import math
 from typing import NamedTuple
@@ -42,22 +42,22 @@ class Comparison(NamedTuple):
 
     @property
     def log10_envelope(self) -> Float[np.ndarray, " times"]:
-        """log10 of g_2(L) t exp(beta t): the envelope itself overflows within a few dozen units of time."""
+        """log10 of g_2(L) t exp(beta t); the envelope itself overflows at moderate times."""
         return np.log10(self.g2 * self.times) + self.beta * self.times / math.log(10)
 
     @property
     def informative_until(self) -> float:
-        """The last time at which the envelope is below the radius of the ball: later it says nothing."""
+        """The last time at which the envelope is below the radius of the ball."""
         inside = self.times[self.log10_envelope <= math.log10(self.radius)]
         return float(inside[-1]) if inside.size else 0.0
 
 
 @in_float64
 def compare(finite: Trajectory, infinite: Trajectory) -> Comparison:
-    """Gaps between a flow at finite L and one at infinite L from the same parameters, with the envelope of Lemma D.1.
+    """Gaps between flows at finite and infinite L from one start, with the envelope of Lemma D.1.
 
-    |theta_L(t) - theta_inf(t)| <= g_2(L) t exp(beta_inf t). Both must be recorded at common times (`saveat`); a flow that became
-    stationary stays where it is.
+    |theta_L(t) - theta_inf(t)| <= g_2(L) t exp(beta_inf t). Both must be recorded at common times
+    (`saveat`); a flow that became stationary stays where it is.
 
     >>> import jax.numpy as jnp, numpy as np
     >>> import largeprompt as lp
@@ -69,7 +69,7 @@ def compare(finite: Trajectory, infinite: Trajectory) -> Comparison:
     True
     """
     times = _common_times(finite, infinite)
-    points, risks = zip(*(run.held(times) for run in (finite, infinite)), strict=True)
+    points, risks = zip(*(run.at_times(times) for run in (finite, infinite)), strict=True)
     if points[0].shape != points[1].shape:
         raise ValueError(
             _checks.message(
@@ -123,10 +123,10 @@ def transfer_curve(
     points: int = 30,
     method: AbstractMethod | None = None,
 ) -> xr.Dataset:
-    """Theorem 4.3 along L: largest parameter and risk gaps over [0, t1], beta and g_2 of Lemma D.1, the risks at t1.
+    """Theorem 4.3 along L: largest gaps over [0, t1], beta and g_2 of Lemma D.1, risks at t1.
 
-    `method` as in `gradient_flow`; `risk_gap_error` and `risk_error` are 0 where risks
-    are exact. `log10_margin` <= 0 says that the envelope held at all times recorded. The attributes
+    `method` as in `gradient_flow`; `risk_gap_error` and `risk_error` are 0 where risks are exact.
+    `log10_margin` <= 0 means that the envelope holds at all recorded times. The attributes
     `parameter_gap_rate` and `risk_gap_rate` are the exponents of L fitted to the gaps.
 
     >>> import jax.numpy as jnp

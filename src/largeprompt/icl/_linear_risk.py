@@ -1,13 +1,13 @@
 """Closed-form risk of a general head: linear attention at every length, both attentions at L = inf.
 
 A head acts on a query (x_q, 0) by two blocks of U = [[A, .], [c', .]] and reads out v = (a, b).
-With h = w'Sig w + tau^2 the mean prediction given the task w and the query is
+With h = w'Sig w + tau^2 the mean prediction given w and the query is
 
     m = v'G_w u = x_q'(N'w + e),      N = b Sig A + Sig a c',      e = A'Sig a + b h c,
 
 and linear attention adds the variance (m^2 + (v'G_w v)(u'G_w u)) / L. N'w is odd in w and e is
 even, so their product averages to zero; h has mean h_1 = tr(Sig S) + tau^2 and variance
-h_2 = 2 tr(Sig S Sig S). With S the covariance of tasks, Q that of queries, and |z|^2 = z'Q z,
+h_2 = 2 tr(Sig S Sig S). With S the covariance of w, Q that of queries, and |z|^2 = z'Q z,
 
     M       = |A'Sig a + b h_1 c|^2 + b^2 h_2 |c|^2                                     (= E |e|^2)
     2 R_inf = tau^2 + tr((N - I) Q (N - I)'S) + M
@@ -43,9 +43,9 @@ def linear_risk(
     c_size = jnp.sum(c**2)
     even = jnp.sum((_product(pull, A) + b * h_1 * c) ** 2) + b**2 * h_2 * c_size
     infinite = problem.noise + jnp.sum((N - B) * _product(S, N - B)) + even
-    spread = (_product(a, pull) + b**2 * h_1) * (jnp.sum(A * scores) + h_1 * c_size)
+    tokens = (_product(a, pull) + b**2 * h_1) * (jnp.sum(A * scores) + h_1 * c_size)
     crossed = b**2 * h_2 * c_size + 4 * b * _product(_product(S, pull), _product(scores, c))
-    variance = jnp.sum(N * _product(S, N)) + even + spread + crossed
+    variance = jnp.sum(N * _product(S, N)) + even + tokens + crossed
     return 0.5 * (infinite + inverse_length * variance)
 
 

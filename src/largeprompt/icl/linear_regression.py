@@ -1,4 +1,7 @@
-"""Linear regression in context with Gaussian inputs: the task of Sections 5 and 6 of Boursier & Boyer, exact at every length."""
+"""Linear regression in context with Gaussian inputs, exact at every length.
+
+The task of Sections 5 and 6 of Boursier & Boyer.
+"""
 
 import math
 from collections.abc import Callable, Hashable, Sequence
@@ -74,12 +77,14 @@ _RANGE = f"the form x_q -> sigma^2 of the score variance must have norm at most 
 
 @final
 class LinearRegression(AbstractTask):
-    """w ~ N(0, S_w); x ~ N(0, Sig); y = w'x + noise; tokens (x, y), query (x_q, 0), target w'x_q + noise.
+    """Linear regression: w ~ N(0, S_w), x ~ N(0, Sig), y = w'x + noise, tokens (x, y).
+
+    Queries are (x_q, 0), targets w'x_q + noise.
 
     Given w the tokens are N(0, G_w) with G_w = [[Sig, Sig w], [w'Sig, w'Sig w + tau^2]].
 
-    **Arguments:** `cov` = Sig, `task_cov` = S_w (identity if None), `noise_variance` = tau^2, `query_cov` the covariance of x_q
-    (that of the prompts if None).
+    **Arguments:** `cov` = Sig, `task_cov` = S_w (identity if None), `noise_variance` = tau^2,
+    `query_cov` the covariance of x_q (that of the prompts if None).
 
     >>> import jax, jax.numpy as jnp
     >>> import largeprompt as lp
@@ -274,7 +279,7 @@ class LinearRegression(AbstractTask):
         dtype: Any,
         longest: float | None = None,
     ) -> BatchLoss:
-        """`lp.Exact()`: the expectation given w and queries; `lp.MonteCarlo()`: from scores alone."""
+        """By `lp.Exact()` the expectation given w and queries; by `lp.MonteCarlo()` from scores."""
         regression = Regression(self, dtype)
         if isinstance(method, Exact):
             return ConditionalLoss(regression, output_moments(length, attention), batch)
@@ -323,9 +328,9 @@ class LinearRegression(AbstractTask):
 
     @in_float64
     def bayes_risk(self, L: ArrayInput, method: AbstractMethod | None = None) -> Estimate:
-        """The risk of the posterior mean: the noise floor tau^2/2 at infinity, ridge regression with
-        penalty tau^2 S_w^-1 at finite L.
+        """The risk of the posterior mean: ridge regression with penalty tau^2 S_w^-1.
 
+        At infinity the noise floor tau^2/2. At finite L it is
         1/2 (tau^2 + E tr(Sig_q Cov(w | prompt))), Sig_q the covariance of the query, averaged over
         Wishart matrices X'X drawn exactly in law at a cost that does not depend on L. At finite L
         `method` must be `lp.MonteCarlo(key)`, which draws batches of 4096 matrices (or `batch`).
@@ -366,15 +371,16 @@ class LinearRegression(AbstractTask):
 
     @in_float64
     def minimiser(self, L: ArrayInput, attention: Attention = "softmax") -> "Minimiser":
-        """The best head in block form, with its risk and the norm of the gradient there, which certifies it.
+        """The best head in block form, its risk, and the gradient norm there, which certifies it.
 
-        Linear attention: closed form. Softmax: BFGS from the minimiser of linear attention, then Newton steps.
+        Linear attention: closed form. Softmax: BFGS from the minimiser of linear attention, then
+        Newton steps.
 
         >>> import jax.numpy as jnp
         >>> import largeprompt as lp
         >>> task = lp.LinearRegression(jnp.eye(5), task_cov=jnp.eye(5) / 5, noise_variance=0.1)
         >>> found = task.minimiser(100)
-        >>> print(round(float(found.risk), 5), round(float(found.params.A[0, 0]), 3), bool(found.gradient_norm < 1e-9))
+        >>> print(f"{found.risk:.5f} {found.params.A[0, 0]:.3f} {found.gradient_norm < 1e-9}")
         0.12933 0.431 True
         """
         from .minimise import minimise_block
@@ -537,8 +543,10 @@ def _inside(risk: np.ndarray) -> np.ndarray:
 def _posterior_variances(
     key: Key[Array, ""], problem: Problem, L: Float[Array, ""], n: int
 ) -> Float[Array, " n"]:
-    """Draws of tr(Sig_q Cov(w | prompt)): with w = R g and X'X = B W B', W ~ Wishart(L, I), the posterior of g is
-    (I + R'B W B'R / tau^2)^-1, a projection where there is no noise.
+    """Draws of tr(Sig_q Cov(w | prompt)).
+
+    With w = R g and X'X = B W B', W ~ Wishart(L, I), the posterior covariance of g is
+    (I + R'B W B'R / tau^2)^-1, a projection without noise.
     """
     d = problem.cov.shape[0]
     root = psd_sqrt(problem.task_cov)
@@ -546,8 +554,8 @@ def _posterior_variances(
 
     def one(key: Key[Array, ""]) -> Float[Array, ""]:
         for_normals, for_lengths = jax.random.split(key)
-        # Bartlett: W = C C' with C lower triangular, its diagonal chi variables of L, L-1, .. degrees of freedom; it has only L
-        # columns where L < d, and the others are set to zero, so that one program serves every L
+        # Bartlett: W = C C', C lower triangular, its diagonal chi variables of L, L-1, .. degrees
+        # of freedom; where L < d the other columns are 0, so that one program serves every L
         C = jnp.tril(jax.random.normal(for_normals, (d, d)), -1)
         freedom = L - jnp.arange(d, dtype=L.dtype)
         chi = jnp.sqrt(2 * jax.random.gamma(for_lengths, jnp.maximum(freedom, 1.0) / 2))

@@ -44,17 +44,19 @@ def minimise_block(
             _checks.message(
                 f"a minimiser must have a gradient norm of at most {_CERTIFIED:g}",
                 f"{float(norm):.2e} at L = {L:g}",
-                "choose a larger L: the best head of a very short prompt lies beyond the scores that can be averaged exactly",
+                "choose a larger L: the best head of a very short prompt has scores that are too "
+                "large for the exact average",
             )
         )
     return params, risk, norm
 
 
 def best_linear(task: "LinearRegression", L: float) -> BlockParams:
-    """The balanced minimiser for linear attention: the risk is a quadratic of N = bA, solved in closed form.
+    """The balanced minimiser for linear attention: the risk is a quadratic of N = bA.
 
-    ((1 + 1/L) Sig S Sig + (c/L) Sig) N = Sig S, c = tr(S Sig) + tau^2; at infinity N = Sig^-1. The queries' covariance multiplies
-    both sides from the right: it changes the risk, not its minimiser.
+    ((1 + 1/L) Sig S Sig + (c/L) Sig) N = Sig S, c = tr(S Sig) + tau^2; at infinity N = Sig^-1. The
+    queries' covariance multiplies both sides from the right: it changes the risk, not its
+    minimiser.
     """
     problem = task.problem()
     Sig, S = problem.cov, problem.task_cov
@@ -68,14 +70,14 @@ def best_linear(task: "LinearRegression", L: float) -> BlockParams:
 def _descend(function: RiskFunction, start: BlockParams) -> BlockParams:
     """BFGS, then Newton, in the coordinates (N, ln b), N = bA.
 
-    At large L the risk is a valley along N = const whose bottom falls by O(1/L) only: straight in these coordinates, so that Newton's
-    step along it is right however flat it is.
+    At large L the risk is a valley along N = const whose bottom falls by O(1/L) only. It is
+    straight in these coordinates, so Newton's step along it is right however flat it is.
     """
     flat, restore = ravel_pytree((start.A * start.b, jnp.log(start.b)))
 
     def params(y: Float[Array, " n"]) -> BlockParams:
-        # not through the constructor: its checks are calls back to Python, in a program of loops, and a step into NaN is the
-        # solver's to refuse; what leaves is certified by its gradient
+        # not by the constructor, whose checks call back to Python inside loops; the solver rejects
+        # steps into NaN, and the result is certified by its gradient
         N, log_b = restore(y)
         values = (N * jnp.exp(-log_b), jnp.exp(log_b))
         return eqx.tree_at(lambda block: (block.A, block.b), start, values)
@@ -83,7 +85,7 @@ def _descend(function: RiskFunction, start: BlockParams) -> BlockParams:
     def risk(y: Float[Array, " n"], _: None = None) -> Float[Array, ""]:
         return function(params(y))
 
-    # the best ln b on a grid first: that coordinate alone is not nearly known
+    # the best ln b on a grid first: the start is far off in that coordinate only
     shifts = jnp.linspace(-2.0, 2.0, 33)
     starts = flat + shifts[:, None] * ravel_pytree((jnp.zeros_like(start.A), jnp.ones(())))[0]
     risks = jax.lax.map(risk, starts)

@@ -16,12 +16,13 @@ from .task import AbstractTask
 
 @final
 class ProductRegression(AbstractTask):
-    """Linear regression whose inputs have independent coordinates that are not Gaussian: `Rademacher` or `Uniform`.
+    """Linear regression with inputs of any law, for example `Rademacher` or `Uniform`.
 
-    w ~ N(0, S_w), y = w'x + noise, tokens (x, y). A token is an affine image of x plus noise in the last coordinate, so attention to
-    the infinite prompt is closed form: tanh of the scores for signs, not a linear map.
+    w ~ N(0, S_w), y = w'x + noise, tokens (x, y). A token is an affine image of x plus noise in the
+    last coordinate, so attention to the infinite prompt is in closed form: tanh of the scores for
+    signs, not a linear map. Gaussian inputs are `LinearRegression`, whose risk is exact.
 
-    **Arguments:** `inputs`, a `Rademacher` or `Uniform` measure; `task_cov` = S_w (identity if None); `noise_variance`.
+    **Arguments:** `inputs`, the law of x; `task_cov` = S_w (identity if None); `noise_variance`.
 
     >>> import jax, jax.numpy as jnp
     >>> import largeprompt as lp
@@ -63,7 +64,7 @@ class ProductRegression(AbstractTask):
         return self.law.dim + 1
 
     def sample_w(self, key: Key[Array, ""]) -> Float[Array, " d"]:
-        """A vector w."""
+        """w ~ N(0, S_w)."""
         return psd_sqrt(self.task_cov) @ jax.random.normal(key, (self.law.dim,), self.law.dtype)
 
     def tokens(self, w: Float[Array, " d"]) -> AbstractMeasure:
@@ -85,10 +86,11 @@ class ProductRegression(AbstractTask):
 
 @final
 class MixtureClassification(AbstractTask):
-    """Two Gaussian classes in context: a centre m ~ N(0, S_m), labels y = +-1, inputs x | y ~ N(y m, Sig), tokens (x, y).
+    """Two Gaussian classes in context: labels y = +-1, inputs x | y ~ N(y m, Sig), tokens (x, y).
 
-    The law of a token is a mixture of two Gaussians, so attention to the infinite prompt gates between two linear maps. The target
-    is the label of the query, the loss half the squared error.
+    The centre m ~ N(0, S_m) is the w of the task. The law of a token is a mixture of two
+    Gaussians, so attention to the infinite prompt gates between two linear maps. The target is the
+    label of the query, the loss half the squared error.
 
     **Arguments:** `cov` = Sig, `centre_cov` = S_m (identity if None).
 

@@ -1,7 +1,7 @@
 """The squared error of a head's output at one prompt length, as a cheap function of the score
 variance.
 
-Given task and query, with s = u'Gu, a = v'Gu, c = v'Gv, H = P_2 + 6 P_3 - 6 P_22 and a target t,
+Given w and the query, with s = u'Gu, a = v'Gu, c = v'Gv, H = P_2 + 6 P_3 - 6 P_22 and a target t,
 
     E (T_L - t)^2 = (a - t)^2 + a^2 (2 P_2 - H) - 2 a (a - t) P_2 + c P_2     (softmax attention)
     E (T_L - t)^2 = (a - t)^2 + (a^2 + c s) / L                               (linear attention)
@@ -23,7 +23,7 @@ from .risks import Attention
 class OutputMoments(eqx.Module):
     """The three functions at one length, for score variances up to 1e6; NaN beyond.
 
-    A pytree of arrays of one shape for every length and attention: several of them stack, and train together under `vmap`.
+    A pytree of arrays of one shape for every length and attention, so several of them stack.
     """
 
     table: MomentTable  # vanishes for linear attention and at infinite length
@@ -38,9 +38,9 @@ class OutputMoments(eqx.Module):
     ) -> Float[Array, ""]:
         """E (T - target)^2 given the score variance s, a = v'Gu and c = v'Gv."""
         p2, shrink = self.table(s)
-        spread = p2 + s * self.inverse_length
+        variance = p2 + s * self.inverse_length
         drift = a**2 * (2 * p2 - shrink + self.inverse_length) - 2 * a * (a - target) * p2
-        return (a - target) ** 2 + drift + c * spread
+        return (a - target) ** 2 + drift + c * variance
 
 
 def output_moments(L: float, attention: Attention) -> OutputMoments:

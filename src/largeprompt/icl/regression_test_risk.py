@@ -1,4 +1,4 @@
-"""The test risk of linear regression along training: exact in block form, otherwise on one sample."""
+"""Test risk of linear regression in training: exact in block form, otherwise on a fixed sample."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING

@@ -38,7 +38,7 @@ class AbstractRisk(abc.ABC):
 
     @abc.abstractmethod
     def fresh(self) -> FreshRisk | None:
-        """The risk over a sample that the objective does not use; None if the objective is exact."""
+        """The risk over a sample that the objective does not use; None if that is exact."""
 
 
 @final

@@ -1,19 +1,22 @@
-"""The prediction of one head on one prompt, with its derivatives, from their exact law: two normals a token, or none.
+"""Predictions of one head and their derivatives, drawn from their exact law without tokens.
 
-In the coordinates of `gradient_estimators.py` tokens are standard normal in R^D. Along the orthonormal directions of the scores (a / |a|) and of
-the rest of the read-out (c minus its part along a) a token has independent standard normal coordinates g_i and e_i, and
+In the coordinates of `gradient_estimators.py` tokens are standard normal in R^D. Along the
+orthonormal directions of the scores (a / |a|) and of the rest of the read-out (c minus its part
+along a) a token has independent standard normal coordinates g_i and e_i, and
 
     score  |a| g_i,       value  <c, zeta_i> = alpha g_i + beta e_i.
 
-Every other coordinate of a token is independent of all p_i and values: given (g, e) the sums over tokens of p_i zeta_i and of
-p_i t_i zeta_i, t_i = <c, zeta_i> - f, are jointly Gaussian there with covariance [[sum p^2, sum p^2 t], [., sum p^2 t^2]] times the
-identity: two normal vectors a prompt replace D - 2 normals a token.
+Every other coordinate of a token is independent of all p_i and values. Given (g, e) the sums over
+tokens of p_i zeta_i and of p_i t_i zeta_i, t_i = <c, zeta_i> - f, are jointly Gaussian there with
+covariance [[sum p^2, sum p^2 t], [., sum p^2 t^2]] times the identity: two normal vectors a prompt
+replace D - 2 normals a token.
 
-(Given g alone the sum of p_i e_i^2 is a sum of chi-squares with L different weights, which no fewer than L numbers are known to sample:
-two normals a token it is, from one block of the generator, see prompts/normals.py.)
+(Given g alone the sum of p_i e_i^2 is a sum of chi-squares with L different weights, and we know no
+way to sample it with fewer than L numbers. So two normals a token remain, from one block of the
+generator, see prompts/normals.py.)
 
-Linear attention needs the columns W a and W c of a Wishart matrix W of L degrees of freedom: Bartlett's decomposition gives them from
-two chi-squares and two normal vectors, whatever L.
+Linear attention needs the columns W a and W c of a Wishart matrix W of L degrees of freedom.
+Bartlett's decomposition gives them from two chi-squares and two normal vectors, whatever L.
 """
 
 from typing import NamedTuple
@@ -28,7 +31,7 @@ Response = tuple[Array, Array, Array]  # f, df/da, df/dc
 
 
 class Frame(NamedTuple):
-    """The plane of a and c: a = sigma along, c = alpha along + beta across; a direction that vanishes is 0."""
+    """The plane of a and c: a = sigma along, c = alpha along + beta across; 0 for no direction."""
 
     sigma: Array
     along: Float[Array, "*n D"]
@@ -53,9 +56,9 @@ def softmax_response(
     plane: Frame,
     value: tuple[Array, Array, Array],
 ) -> Response:
-    """(f, df/da, df/dc) for softmax attention, made of a prompt's weighted sums over (g, e) and of standard normals.
+    """(f, df/da, df/dc) for softmax attention, from weighted sums over (g, e) and normals.
 
-    `value` is (alpha, beta) in polar form, as the sums were made with it.
+    `value` is (alpha, beta) in polar form, as used by the sums.
     """
     found = frame_moments(first, second, *value)
     along, across = plane.along, plane.across

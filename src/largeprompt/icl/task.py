@@ -149,7 +149,7 @@ class AbstractTask(eqx.Module):
     def loss_of_prompt(
         self, params: AbstractParams, length: float, attention: Attention, method: MonteCarlo
     ) -> LossOfKey:
-        """The loss of one prompt, its query and its target: a module that is a function of a key."""
+        """The loss of one prompt, its query and its target, as a module called with a key."""
         from .prompt_losses import PromptLoss
 
         return PromptLoss(self, params, length, attention)
@@ -207,5 +207,5 @@ class AbstractTask(eqx.Module):
             )
 
     def is_stiff(self, length: float) -> bool:
-        """Whether the gradient flow slows down after its descent, so that an implicit solver pays."""
+        """Whether the gradient flow is stiff after its descent: an implicit solver then takes over."""
         return True

@@ -51,11 +51,11 @@ def _one_task(cov: np.ndarray, lengths: list[float]) -> xr.Dataset:
     limit = gradient_flow(task, start, math.inf, saveat=times_)
     runs = [gradient_flow(task, start, L, saveat=times_) for L in lengths]
     restore = _restorer(start)
-    early, whole = limit.held(_EARLY)[0], np.append(_EARLY[::20], _LATE)
+    early, whole = limit.at_times(_EARLY)[0], np.append(_EARLY[::20], _LATE)
     hessians = np.asarray(_hessians(limit.objective, restore(early)))
     columns: dict[str, list] = {name: [] for name in (*_AT_THE_END, *_ALONG, *_BEFORE)}
     for L, run in zip(lengths, runs, strict=True):
-        path = np.concatenate([limit.held(whole)[0], run.held(whole)[0]])
+        path = np.concatenate([limit.at_times(whole)[0], run.at_times(whole)[0]])
         params = restore(np.concatenate([early, path]))
         (risks, slopes), (risks_0, slopes_0) = (
             [np.asarray(a) for a in _look(flow.objective, params)] for flow in (run, limit)
@@ -68,7 +68,9 @@ def _one_task(cov: np.ndarray, lengths: list[float]) -> xr.Dataset:
         columns["risk_gap"].append(np.abs(risks - risks_0)[len(early) :])
         columns["gradient_gap"].append(np.linalg.norm(pull, axis=1)[len(early) :])
         columns["output_error"].append(_output_errors(task, restore(path), L))
-        columns["parameter_gap"].append(np.linalg.norm(run.held(_EARLY)[0] - early, axis=1)[_SHOWN])
+        columns["parameter_gap"].append(
+            np.linalg.norm(run.at_times(_EARLY)[0] - early, axis=1)[_SHOWN]
+        )
         columns["linear_response"].append(np.linalg.norm(response, axis=1)[_SHOWN])
     dims: dict[str, tuple[str, ...]] = {
         **dict.fromkeys(_AT_THE_END, ("length",)),
@@ -79,7 +81,7 @@ def _one_task(cov: np.ndarray, lengths: list[float]) -> xr.Dataset:
         {
             **{name: (dims[name], np.array(column)) for name, column in columns.items()},
             "start_by_hand": _by_hand(task, start, _CHECKED),
-            "path_end": float(np.linalg.norm(limit.held(whole)[0][-1])),
+            "path_end": float(np.linalg.norm(limit.at_times(whole)[0][-1])),
             "end_by_hand": _end_by_hand(cov),
             "sharp_constant": sharp_constant(cov),
         },
@@ -218,7 +220,7 @@ def _rademacher(config: Config, key: Key[Array, ""]) -> xr.Dataset:
         gradient_flow(task, start, L, _T, attention, saveat=times, method=MonteCarlo(key))
         for L, attention in settings
     ]
-    points, risks = zip(*(run.held(times) for run in runs), strict=True)
+    points, risks = zip(*(run.at_times(times) for run in runs), strict=True)
     gaps = [np.linalg.norm(p - points[-2], axis=1) for p in points]
     dim = "sampled_length"
     return xr.Dataset(
