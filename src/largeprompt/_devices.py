@@ -52,7 +52,7 @@ def padded(tree: Any, mesh: Mesh) -> Any:
     return jax.tree.map(longer, tree)
 
 
-def spread(
+def run_sharded(
     work: Callable[..., Any],
     mesh: Mesh,
     shared: Any,

@@ -31,7 +31,7 @@ def check_target(path: Path, kind: str, suffixes: tuple[str, ...]) -> None:
 
 
 @contextmanager
-def whole(path: Path) -> Iterator[str]:
+def atomic_write(path: Path) -> Iterator[str]:
     """Yield a temporary path, renamed to `path` on success and deleted on error."""
     handle, name = tempfile.mkstemp(suffix=path.suffix, dir=path.parent)
     os.close(handle)

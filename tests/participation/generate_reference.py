@@ -82,7 +82,7 @@ def gradient_row(case):
             "sigma": sigma,
             "L": length,
             "variance_error": mp.nstr((ss - 2 * smm + m4) / v**2 - 2 * (s - mm) / v + 1, 12),
-            "spread": mp.nstr((d1 - 2 * d2 + d3) / v, 12),
+            "dispersion": mp.nstr((d1 - 2 * d2 + d3) / v, 12),
             "coupling": mp.nstr((c1 - d3) / v - p2, 12),
         }
 

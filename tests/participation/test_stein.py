@@ -31,7 +31,7 @@ def test_stein_reduction_of_known_identities():
 
 
 def test_stein_form_has_no_constant_term():
-    for name in ("variance_error", "spread", "coupling"):
+    for name in ("variance_error", "dispersion", "coupling"):
         moments = [m for terms in stein_form(name).values() for m in terms]
         assert moments
         assert () not in moments
@@ -59,7 +59,7 @@ def test_stein_moment_at_infinity_and_without_scores():
 )
 def test_gradient_moments_against_reference(row):
     found = gradient_moments(float(row["sigma"]), float(row["L"]))
-    for name in ("variance_error", "spread", "coupling"):
+    for name in ("variance_error", "dispersion", "coupling"):
         np.testing.assert_allclose(getattr(found, name), float(row[name]), rtol=1e-10)
     assert found.error < 1e-10
 
@@ -76,7 +76,7 @@ def test_gradient_moments_against_brute_force():
         found = gradient_moments(sigma, float(length))
         for name, f in {
             "variance_error": lambda s, p, v=v: (statistics(s, p)[0] / v - 1) ** 2,
-            "spread": lambda s, p, v=v: statistics(s, p)[1] / v,
+            "dispersion": lambda s, p, v=v: statistics(s, p)[1] / v,
             "coupling": lambda s, p, v=v: (statistics(s, p)[0] / v - 1) * statistics(s, p)[2],
         }.items():
             mean, error = simulate(f, sigma, length, 100_000, seed=3)
@@ -86,10 +86,10 @@ def test_gradient_moments_against_brute_force():
 def test_gradient_moments_at_the_edges():
     zero = gradient_moments(0.0, 10.0)  # p uniform, Var/sigma^2 -> chi-square over L
     np.testing.assert_allclose(zero.variance_error, (2 * 9 + 1) / 100, rtol=1e-12)
-    np.testing.assert_allclose(zero.spread, 0.09, rtol=1e-12)
+    np.testing.assert_allclose(zero.dispersion, 0.09, rtol=1e-12)
     one = gradient_moments(3.0, 1.0)  # one token: no variance left
     np.testing.assert_allclose([one.variance_error, one.coupling], [1.0, -1.0], rtol=1e-11)
-    assert abs(one.spread) < 1e-10
+    assert abs(one.dispersion) < 1e-10
     assert not any(np.any(leaf) for leaf in jax.tree.leaves(gradient_moments(2.0, math.inf)))
 
 

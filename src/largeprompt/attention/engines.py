@@ -85,7 +85,7 @@ def sharded_moments(
         logs = jnp.pad(logs, (0, missing), constant_values=-jnp.inf)
         points = jnp.pad(prompt.points, ((0, missing), (0, 0)))
         prompt = eqx.tree_at(lambda mu: mu.points, prompt.with_log_weights(logs), points)
-    return _devices.spread(
+    return _devices.run_sharded(
         _part_of_a_prompt,
         mesh,
         tilts,

@@ -8,7 +8,7 @@ import typer
 from typer.core import TyperGroup
 
 from .._extras import MissingExtra, require
-from .._files import FIGURES, check_target, whole
+from .._files import FIGURES, atomic_write, check_target
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -60,7 +60,7 @@ def check_targets(out: Path | None, figure: Path | None) -> None:
 def write_netcdf(data: "xr.Dataset", path: Path) -> None:
     """Write a dataset; an existing file is replaced only when the new one is complete."""
     existed = path.exists()
-    with whole(path) as name:
+    with atomic_write(path) as name:
         data.to_netcdf(name, engine="scipy")
     _announce(path, existed)
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from .._extras import require
-from .._files import whole
+from .._files import atomic_write
 from .._progress import progress_bar
 from ._options import Covariance, Dim, Figure, Out, covariance_matrix
 from ._output import check_targets, print_table, use_float64, write_figure, write_netcdf
@@ -199,7 +199,7 @@ def train(
         options |= {"steps": PUBLISHED.steps, "lengths": list(PUBLISHED.lengths)}
     if folder is not None and resume is None:
         folder.mkdir(parents=True, exist_ok=True)
-        with whole(folder / _OPTIONS) as name:
+        with atomic_write(folder / _OPTIONS) as name:
             Path(name).write_text(json.dumps(options))
     estimators = {
         "exact": Exact(),

@@ -10,7 +10,7 @@ import jax
 import numpy as np
 
 from .. import _checks
-from .._files import whole
+from .._files import atomic_write
 
 
 class Progress(NamedTuple):
@@ -42,7 +42,7 @@ class Checkpoint:
             "step": progress.step,
             "recorded_steps": progress.recorded_steps,
         }
-        with whole(self.path) as name, open(name, "wb") as file:
+        with atomic_write(self.path) as name, open(name, "wb") as file:
             file.write(json.dumps(about).encode() + b"\n")
             eqx.tree_serialise_leaves(file, (progress.state, progress.recorded))
 

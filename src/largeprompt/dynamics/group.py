@@ -122,7 +122,9 @@ class Group:
         else:
             parts = _devices.padded(runs, self.mesh)
             optimiser = self.optimiser
-            state = _devices.spread(_advance, self.mesh, tuple(bounds), parts, optimiser=optimiser)
+            state = _devices.run_sharded(
+                _advance, self.mesh, tuple(bounds), parts, optimiser=optimiser
+            )
             state = jax.tree.map(lambda leaf: leaf[: len(self.keys)], state)
         ended = [
             why or ("" if good else _diverged(until))

@@ -5,7 +5,7 @@ See docs/finite_prompts.md.
 With Y_k = sum_i p_i^k, m = sum_i p_i s_i and Var = sum_i p_i (s_i - m)^2:
 
     variance_error = E (Var/sigma^2 - 1)^2
-    spread         = E sum_i p_i^2 (s_i - m)^2 / sigma^2                    (D/sigma^2)
+    dispersion     = E sum_i p_i^2 (s_i - m)^2 / sigma^2                    (D/sigma^2)
     coupling       = E[Var Y_2]/sigma^2 - P_2
     E(1 - Y_2)^2 - 2(1 - P_2) + 1 = P_22                                    (no 1 is left)
 
@@ -39,14 +39,14 @@ class GradientMoments(eqx.Module):
     """Moments for the gradient error, float64.
 
     `error` bounds the rounding error of the last three relative to the larger of the quantity and
-    P_22 (`coupling` changes sign, `spread` vanishes at L = 1, so their own size is no scale).
+    P_22 (`coupling` changes sign, `dispersion` vanishes at L = 1, so their own size is no scale).
     """
 
     p2: Float[Array, "..."]
     p3: Float[Array, "..."]
     p22: Float[Array, "..."]
     variance_error: Float[Array, "..."]
-    spread: Float[Array, "..."]
+    dispersion: Float[Array, "..."]
     coupling: Float[Array, "..."]
     error: Float[Array, "..."]
 
@@ -68,7 +68,9 @@ _QUANTITIES: dict[str, tuple[tuple[Combination, int], ...]] = {
         ({(_SQUARE, _ONE, _ONE, _ONE): -2, (_MEAN, _MEAN, _ONE, _ONE): 2}, 1),
         ({(_ONE, _ONE, _ONE, _ONE): 1}, 0),
     ),
-    "spread": (({((2, 2), _ONE, _ONE): 1, ((1, 2), _MEAN, _ONE): -2, (_TWO, _MEAN, _MEAN): 1}, 1),),
+    "dispersion": (
+        ({((2, 2), _ONE, _ONE): 1, ((1, 2), _MEAN, _ONE): -2, (_TWO, _MEAN, _MEAN): 1}, 1),
+    ),
     "coupling": (
         ({(_SQUARE, _TWO, _ONE): 1, (_MEAN, _MEAN, _TWO): -1}, 1),
         ({(_TWO, _ONE, _ONE): -1}, 0),

@@ -169,16 +169,16 @@ def gradient_error_U(head: Head, mu: Gaussian) -> Decomposition:
         Feature((square, A, B), 2),
     ]
     tr_G, tr_WG, tr_WGG = (float(np.trace(X)) for X in (G, W @ G, W @ G @ G))
-    # columns: p2, p3, p22, variance_error, spread, coupling; with distinct = p2 - 2 p3 + p22
+    # columns: p2, p3, p22, variance_error, dispersion, coupling; with distinct = p2 - 2 p3 + p22
     distinct = np.array([1, -2, 1, 0, 0, 0])
-    p22, variance_error, spread, coupling = np.eye(6)[2:]
+    p22, variance_error, dispersion, coupling = np.eye(6)[2:]
     table = np.stack(
         [
             tr_WGG * p22 + (tr_WG * tr_G + tr_WGG) * distinct,
-            tr_G * (spread - distinct),
-            tr_WG * (spread - distinct),
-            2 * (spread - p22 - distinct - coupling),
-            variance_error - 4 * spread + p22 + 2 * distinct + 2 * coupling,
+            tr_G * (dispersion - distinct),
+            tr_WG * (dispersion - distinct),
+            2 * (dispersion - p22 - distinct - coupling),
+            variance_error - 4 * dispersion + p22 + 2 * distinct + 2 * coupling,
         ]
     )
 

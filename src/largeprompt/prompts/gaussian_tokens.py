@@ -173,7 +173,7 @@ def _gradient_error_U(
     mixed = g_W_g * tr_R + tr_WR * g_g + 2 * g_RW_g
     per_query = (
         g_W_g * g_g * moments.variance_error
-        + moments.spread * mixed
+        + moments.dispersion * mixed
         + moments.p22 * tr_WRR
         + distinct * (tr_WR * tr_R + tr_WRR)
         - 2 * g_RW_g * moments.coupling
@@ -184,7 +184,7 @@ def _gradient_error_U(
 
     terms = (
         jnp.abs(g_W_g * g_g) * size(moments.variance_error)
-        + size(moments.spread) * jnp.abs(mixed)
+        + size(moments.dispersion) * jnp.abs(mixed)
         + moments.p22 * jnp.abs(tr_WRR)
         + (moments.p2 + 2 * moments.p3 + moments.p22) * (jnp.abs(tr_WR * tr_R) + jnp.abs(tr_WRR))
         + 2 * jnp.abs(g_RW_g) * size(moments.coupling)

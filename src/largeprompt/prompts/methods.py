@@ -410,8 +410,8 @@ def _draws_on(
     """The same replicates, sharded over the devices of a mesh."""
     indices = start + jnp.arange(_devices.padded_size(batch, mesh), dtype=start.dtype)
     if isinstance(function, eqx.Module):
-        return _devices.spread(_replicates, mesh, (function, key), indices)[:batch]
-    return _devices.spread(_replicates, mesh, (None, key), indices, function=function)[:batch]
+        return _devices.run_sharded(_replicates, mesh, (function, key), indices)[:batch]
+    return _devices.run_sharded(_replicates, mesh, (None, key), indices, function=function)[:batch]
 
 
 def _replicates(shared: tuple, indices: Array, function: Callable | None = None) -> Array:

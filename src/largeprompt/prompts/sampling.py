@@ -105,7 +105,7 @@ def _sampled(one_part: Any, shared: tuple, n: int, mesh: Mesh | None, *, capacit
         return _on_one_device(one_part, shared, n, capacity)
     mesh = _devices.checked_mesh(mesh)
     prompts = jnp.arange(_devices.padded_size(n, mesh), dtype=jnp.uint32)
-    found = _devices.spread(one_part, mesh, shared, prompts, capacity=capacity)
+    found = _devices.run_sharded(one_part, mesh, shared, prompts, capacity=capacity)
     return jax.tree.map(lambda leaf: leaf[:n], found)
 
 

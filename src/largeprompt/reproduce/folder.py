@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 import xarray as xr
 
-from .._files import whole
+from .._files import atomic_write
 from .._message import message
 from ..sweep import Sweep
 from ..sweep.store import Damaged, Store
@@ -61,7 +61,7 @@ def open_folder(
     wanted = {job.study: cell.address for job, cell in zip(jobs, sweep.cells, strict=True)}
     notes = [_note(folder, name, address, before.get(name)) for name, address in wanted.items()]
     folder.mkdir(parents=True, exist_ok=True)
-    with whole(folder / MANIFEST) as name:
+    with atomic_write(folder / MANIFEST) as name:
         manifest = Manifest(scale, seed, {**before, **wanted})
         Path(name).write_text(json.dumps(manifest._asdict()) + "\n")
     return sweep, [note for note in notes if note]
@@ -178,7 +178,7 @@ def export(folder: Path, stored: Stored) -> None:
     """Write each result to data/NAME.nc; remove results that no study of a complete folder uses."""
     (folder / "data").mkdir(exist_ok=True)
     for name, record in stored.records.items():
-        with whole(folder / "data" / f"{name}.nc") as target:
+        with atomic_write(folder / "data" / f"{name}.nc") as target:
             record.to_netcdf(target, engine="scipy")
     if not stored.lost:
         used = {_store(folder).path(address) for address in stored.manifest.studies.values()}

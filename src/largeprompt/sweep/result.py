@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import xarray as xr
 
-from .._files import check_target, whole
+from .._files import atomic_write, check_target
 from .._message import message
 from .cell import Cell
 from .consolidate import consolidate
@@ -117,7 +117,7 @@ class SweepResult:
         target = Path(path)
         check_target(target, "data", (".nc",))
         data = self.consolidate(allow_missing=allow_missing)
-        with whole(target) as name:
+        with atomic_write(target) as name:
             data.to_netcdf(name, engine="scipy")
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import xarray as xr
 
 from ..._extras import require
-from ..._files import whole
+from ..._files import atomic_write
 from .. import studies
 from ..folder import Stored
 from ..record import from_dataset
@@ -49,7 +49,7 @@ def write_report(folder: Path, stored: Stored) -> Path:
         plotly=_markup(interactive.library()),
     )
     target = folder / "index.html"
-    with whole(target) as name:
+    with atomic_write(target) as name:
         Path(name).write_text(text, encoding="utf-8")
     return target
 

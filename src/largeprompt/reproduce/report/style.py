@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..._extras import require
-from ..._files import FIGURES, check_target, whole
+from ..._files import FIGURES, atomic_write, check_target
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -36,7 +36,7 @@ def save_figure(figure: "Figure", path: str | Path) -> Path:
     target = Path(path)
     check_target(target, "figure", FIGURES)
     metadata = {".pdf": {"CreationDate": None}, ".svg": {"Date": None}}.get(target.suffix.lower())
-    with whole(target) as name:
+    with atomic_write(target) as name:
         figure.savefig(name, dpi=300, metadata=metadata)
     return target
 
