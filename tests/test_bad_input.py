@@ -26,7 +26,7 @@ GAUSSIAN = lp.Gaussian(np.zeros(2), EYE)
 
 @pytest.fixture(scope="module")
 def messages() -> dict:
-    """What each mistake raises in a process of its own, where no type checker stands before our checks."""
+    """Errors of all mistakes, from a process without the run-time type checker."""
     command = [sys.executable, "-m", "tests.mistakes"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
     return json.loads(done.stdout)
@@ -98,7 +98,7 @@ CONSTRUCTORS = {
 
 @pytest.mark.parametrize("name", CONSTRUCTORS)
 def test_jit_vmap_and_grad_go_through_constructors(name):
-    """Gradient of log_mgf in the constructor's arguments, batched and compiled, against central differences."""
+    """Gradient of log_mgf in the constructor's arguments against central differences."""
     u = jnp.array([0.4, -0.8])
 
     def value(x):
@@ -116,7 +116,7 @@ def test_jit_vmap_and_grad_go_through_constructors(name):
 
 @pytest.mark.parametrize("rank", [0, 1, 2])
 def test_sampling_a_gaussian_is_differentiable_even_where_it_is_singular(rank):
-    """The symmetric root is smooth at equal eigenvalues; derivatives in sigma of sigma^2 * projector are exact."""
+    """The symmetric root is smooth at equal eigenvalues."""
     projector = np.diag([1.0] * rank + [0.0] * (2 - rank))
 
     def moved(sigma):

@@ -1,4 +1,4 @@
-"""No recompilation when only values change: every public function that computes is called with two sets of values, then counted."""
+"""Public functions called with two sets of values compile once."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -184,7 +184,7 @@ RATE = 0.1
 
 
 def test_shared_optimisers_do_not_read_global_variables(monkeypatch):
-    """A schedule that names a global variable is another one each time: the variable may have changed."""
+    """A schedule that reads a global variable is never shared: the variable may have changed."""
 
     def made():
         return optax.sgd(lambda step: RATE / (1 + step))

@@ -1,4 +1,4 @@
-# The public names and where they come from: read by type checkers, and by `lazy_loader` at run time.
+# Public names and where they come from: read by type checkers and, at run time, by `lazy_loader`.
 
 from . import attention as attention
 from . import concentration as concentration

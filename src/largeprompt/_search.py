@@ -23,7 +23,8 @@ def smallest_length(
     last crossing counts. Lengths above 1e9 are found to nine digits.
 
     With `guess` it is taken to change once, and evaluated seldom: at powers of ten up to the first
-    that is false, then at `guess(low, high)`, where low is too large and high is not, and beside it.
+    that is false, then at `guess(low, high)`, where low is too large and high is not, and at the
+    next length.
 
     >>> import numpy as np
     >>> from largeprompt._search import smallest_length

@@ -1,7 +1,7 @@
 """Gradient estimators against brute force in NumPy, each other, and numerical differentiation.
 
 Means and covariances are compared by z-scores. A bound of 6.5 standard errors on at most 200
-numbers a test means false alarms below 2e-8 under the normal law of averages. The moments compared are
+numbers a test means false alarms below 2e-8 under the normal law of averages. The moments are
 heavier-tailed; the key is fixed.
 """
 

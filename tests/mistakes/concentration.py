@@ -66,9 +66,9 @@ MISTAKES = {
     ),
     "relative tolerance of a gradient": (
         lambda: lp.prompt_length_for(
-            HEAD, GAUSSIAN, [1.0, 0.0], 0.1, relative=True, quantity="gradient_U"
+            HEAD, GAUSSIAN, [1.0, 0.0], 0.1, relative=True, quantity=lp.GradientError("U")
         ),
-        "relative tolerances are for quantity='output'",
+        "relative tolerances are for quantity=OutputError",
     ),
     "bound at one token": (lambda: lp.proposition_3_1(1, 1, 1, [1, 2]), "L must be >= 2"),
     "bound of a small sigma": (lambda: lp.proposition_3_1(1, 1, 0.5, 2), "sigma must be .* >= 1"),

@@ -1,4 +1,4 @@
-"""Discrete laws: small errors to their last digits, one table for all lengths, refusals."""
+"""Discrete laws: small errors to their last digits, and one table for all lengths."""
 
 import jax
 import jax.numpy as jnp

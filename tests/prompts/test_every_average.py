@@ -98,8 +98,8 @@ def test_expect_by_every_method(tokens, place):
     ids=["Gaussian", "Uniform", "Sphere", "Mixture"],
 )
 def test_expect_of_gaussian_tokens_over_queries(nu):
-    """Against pointwise exact values at 4096 sampled queries: 5.5 standard errors."""
-    z = np.asarray(nu.sample(jax.random.key(2), 4096).points)
+    """Against pointwise exact values at 300 sampled queries: 5.5 standard errors."""
+    z = np.asarray(nu.sample(jax.random.key(2), 300).points)
     lengths = np.array([1.0, 30.0, 1e6])
     for name, quantity in QUANTITIES.items():
         if name == "user's":
@@ -108,7 +108,8 @@ def test_expect_of_gaussian_tokens_over_queries(nu):
         each = np.asarray(lp.expect(quantity, HEAD, GAUSSIAN, z[:, None, :], lengths).value)
         error = each.std(axis=0) / np.sqrt(len(z))
         assert np.shape(found.value) == each.shape[1:]
-        assert np.all(np.abs(each.mean(axis=0) - found.value) <= 5.5 * error + 1e-12), name
+        room = 5.5 * error + found.error + 1e-14
+        assert np.all(np.abs(each.mean(axis=0) - found.value) <= room), name
         assert np.all(found.error <= 1e-6 * np.max(np.abs(found.value)))
 
 

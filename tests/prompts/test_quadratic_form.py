@@ -98,8 +98,8 @@ def test_gaussian_average_certificate_covers_narrow_and_wide_laws(narrow, scale)
     for level in (0, 1, 3):
         rule = gaussian_average(mean, np.diag(lam), np.eye(2), [Feature()], np.log(1e9), level)
         for c in np.array([-0.2, 0.0, 0.3]) / scale:
-            stretch = 1 + 2 * c * lam
-            expected = np.prod(stretch**-0.5) * np.exp(-c * np.sum(mean**2 / stretch))
+            dilation = 1 + 2 * c * lam
+            expected = np.prod(dilation**-0.5) * np.exp(-c * np.sum(mean**2 / dilation))
             found = rule.weights[0] @ np.exp(-c * rule.variances)
             assert abs(found / expected - 1) <= 4 * np.max(rule.gap) + 1e-13
         if level == 3:

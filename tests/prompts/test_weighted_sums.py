@@ -80,10 +80,10 @@ def test_the_sums_do_not_depend_on_the_shape_of_the_launch(monkeypatch):
     prompts, L = jnp.arange(3, dtype=jnp.uint32), 3000
     sigma, length = jnp.full(3, 1.5, jnp.float32), jnp.full(3, L, jnp.uint32)
     found = []
-    for lanes, programs, company in ((256, 2**13, 3), (64, 1, 3), (256, 2**13, 1)):
+    for lanes, programs, count in ((256, 2**13, 3), (64, 1, 3), (256, 2**13, 1)):
         monkeypatch.setattr(_weighted_sums, "_LANES", lanes)
         monkeypatch.setattr(_weighted_sums, "_PROGRAMS", programs)
-        few = KEY, prompts[:company], (sigma[:company],), length[:company]
+        few = KEY, prompts[:count], (sigma[:count],), length[:count]
         capacity = capacity_for(L, _SCORES)
         sums = fused_sums(*few, capacity=capacity, layout=_SCORES, interpret=True)
         found.append(_ratios(*map(np.asarray, sums))[0])

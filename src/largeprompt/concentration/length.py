@@ -6,6 +6,7 @@ from typing import NamedTuple
 import numpy as np
 
 from .. import _checks
+from .._search import smallest_length
 from .._typing import ArrayInput
 from ..attention import Head
 from ..measures import AbstractMeasure, Dirac
@@ -15,8 +16,6 @@ from ..prompts.quantities import as_quantity
 from ..prompts.query_averages import AlongLength, check_dimensions
 
 LONGEST = 1e15
-_SHORT = 16  # every length up to here is evaluated: errors of dT/dU rise before they fall
-_SCAN = 14  # lengths to the next thousandfold from there on
 
 
 class PromptLength(NamedTuple):
@@ -101,39 +100,22 @@ def _size_of_limit(
 
 
 def _search(error: AlongLength, target: float) -> PromptLength:
-    """The last crossing on a coarse scan, which ends a thousandfold beyond it; then bisection by
-    many points at once, to whole tokens.
-    """
+    """The length from which on the error, plus two of its own errors, is at most the target."""
 
     def too_large(lengths: np.ndarray) -> np.ndarray:
         found = error(lengths)
         return found.value + 2 * found.error > target
 
-    lengths = np.arange(1.0, _SHORT + 1)
-    large = too_large(lengths)
-    while large[-_SCAN:].any() and lengths[-1] < LONGEST:
-        further = np.geomspace(lengths[-1], min(1e3 * lengths[-1], LONGEST), _SCAN + 1)[1:]
-        lengths, large = np.append(lengths, further), np.append(large, too_large(further))
-    above = np.flatnonzero(large)
-    last = int(above[-1]) if above.size else -1
-    if last == len(lengths) - 1:
-        left = float(error(lengths[-1:]).value[0])
+    length = smallest_length(too_large, LONGEST)
+    if math.isinf(length):
+        left = float(error(np.array([LONGEST])).value[0])
         sentence = (
             f"No prompt of up to {LONGEST:g} tokens is long enough: the squared error is still "
             f"{left:.3g} there, above {target:.3g}."
         )
         return PromptLength(math.inf, left, target, sentence)
-    low, high = (lengths[last], lengths[last + 1]) if above.size else (1.0, 1.0)
-    # whole tokens, or nine digits of the length where whole tokens are beyond the accuracy of the
-    # error
-    while high - low > max(1.0, 1e-9 * high):
-        inside = np.unique(np.round(np.geomspace(low, high, 18)[1:-1]))
-        large = too_large(inside)
-        low = inside[large].max(initial=low)
-        high = inside[~large & (inside > low)].min(initial=high)
-    length = math.ceil(high)
-    reached = float(error(np.array([float(length)])).value[0])
-    shown = f"{length}" if length < 1e7 else f"{length:.4g}"
+    reached = float(error(np.array([length])).value[0])
+    shown = f"{length:.0f}" if length < 1e7 else f"{length:.4g}"
     plural = "token brings" if length == 1 else "tokens bring"
     sentence = f"{shown} {plural} the squared error down to {target:.3g}."
-    return PromptLength(float(length), reached, target, sentence)
+    return PromptLength(length, reached, target, sentence)

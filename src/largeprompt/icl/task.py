@@ -207,5 +207,5 @@ class AbstractTask(eqx.Module):
             )
 
     def is_stiff(self, length: float) -> bool:
-        """Whether the gradient flow is stiff after its descent: an implicit solver then takes over."""
+        """Whether the gradient flow becomes stiff: an implicit solver then takes over."""
         return True

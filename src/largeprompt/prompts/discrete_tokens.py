@@ -158,7 +158,7 @@ class _Form(NamedTuple):
     # (sums, E_t u^2, 1/L) -> E_t[M] / (L E_t e^s)^K, and the same with all terms positive
     at_length: Callable[[Columns, Array, Array], tuple[Array, Array]]
     largest: Callable[[Head, _Law], Array]  # |M| / S^K is at most this, for every prompt
-    width: Callable[[Head], int]  # numbers held for each atom and node
+    width: Callable[[Head], int]  # numbers kept for each atom and node
 
 
 class _Sums(NamedTuple):
@@ -463,8 +463,8 @@ def _integrals(
     form: _Form, sums: _Sums, index: Int[Array, " pairs"], L: Float[Array, " pairs"]
 ) -> tuple[Float[Array, "pairs ..."], Float[Array, " pairs"]]:
     """The quantity of query index[i] at the length L[i] < inf, and its relative error."""
-    held = sum(leaf.size // leaf.shape[0] for leaf in jax.tree.leaves(sums))
-    size = max(1, min(_BATCH, 2**22 // held))
+    numbers = sum(leaf.size // leaf.shape[0] for leaf in jax.tree.leaves(sums))
+    size = max(1, min(_BATCH, 2**22 // numbers))
 
     def one(pair: tuple[Array, Array]) -> tuple[Array, Array]:
         return _integral(form, jax.tree.map(lambda leaf: leaf[pair[0]], sums), pair[1])

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import numpy as np
 from jaxtyping import Array, Float
 
 from .._typing import ArrayInput
@@ -61,7 +62,7 @@ def finite_mean(
     z: ArrayInput | AbstractMeasure,
     L: ArrayInput,
     method: AbstractMethod | None = None,
-) -> Float[Array, "*shape m"]:
+) -> Float[Array | np.ndarray, "*shape m"]:
     """E T_L, the mean output over prompts of L iid tokens: the value of `expect(Output(), ...)`.
 
     For Gaussian tokens V m + (1 - P_2) V G U z: the finite prompt shrinks its limit by 1 - P_2.
@@ -83,7 +84,7 @@ def finite_second_moment(
     z: ArrayInput | AbstractMeasure,
     L: ArrayInput,
     method: AbstractMethod | None = None,
-) -> Float[Array, "*shape m m"]:
+) -> Float[Array | np.ndarray, "*shape m m"]:
     """E T_L T_L', the full m x m matrix: the value of `expect(SecondMoment(), ...)`.
 
     >>> import jax.numpy as jnp
@@ -102,7 +103,7 @@ def output_error(
     z: ArrayInput | AbstractMeasure,
     L: ArrayInput,
     method: AbstractMethod | None = None,
-) -> Float[Array, "*shape"]:
+) -> Float[Array | np.ndarray, "*shape"]:
     """E |T_L - T|^2, the squared error of a prompt of L tokens against the infinite prompt: the
     value of `expect(OutputError(), ...)`.
 
@@ -121,8 +122,8 @@ def output_error(
 class GradientErrors(NamedTuple):
     """E |dT_L/dU - dT/dU|^2 and E |dT_L/dV - dT/dV|^2, squared Frobenius norms."""
 
-    U: Float[Array, "*shape"]
-    V: Float[Array, "*shape"]
+    U: Float[Array | np.ndarray, "*shape"]
+    V: Float[Array | np.ndarray, "*shape"]
 
 
 def gradient_error(

@@ -101,7 +101,7 @@ class _Saddles(NamedTuple):
     s: np.ndarray
     rate: np.ndarray
     r: np.ndarray
-    stretch: np.ndarray
+    dilation: np.ndarray
     lam: np.ndarray
     shift: np.ndarray
 
@@ -201,19 +201,19 @@ def _saddles(form: _Form, away: np.ndarray) -> _Saddles:
     """Everything at the saddle points p = pole + away."""
     lam, shift = form.lam[form.lam > 0], form.shift[form.lam > 0]
     p = form.pole + away
-    stretch = 2 * lam * (away[:, None] + (0.5 / lam + form.pole))
-    s = np.sum(lam / stretch + shift / stretch**2, axis=1)
-    rate = -0.5 * np.sum(_log_excess(2 * lam * p[:, None] / stretch, stretch), axis=1)
-    rate -= 2 * p**2 * np.sum(shift * lam / stretch**2, axis=1)
-    return _Saddles(p, s, rate, -np.sign(p) * np.sqrt(-2 * rate), stretch, lam, shift)
+    dilation = 2 * lam * (away[:, None] + (0.5 / lam + form.pole))
+    s = np.sum(lam / dilation + shift / dilation**2, axis=1)
+    rate = -0.5 * np.sum(_log_excess(2 * lam * p[:, None] / dilation, dilation), axis=1)
+    rate -= 2 * p**2 * np.sum(shift * lam / dilation**2, axis=1)
+    return _Saddles(p, s, rate, -np.sign(p) * np.sqrt(-2 * rate), dilation, lam, shift)
 
 
-def _log_excess(w: np.ndarray, stretch: np.ndarray) -> np.ndarray:
-    """Log(stretch) - w >= 0 for w = 1 - 1/stretch, by its series where the two nearly cancel."""
+def _log_excess(w: np.ndarray, dilation: np.ndarray) -> np.ndarray:
+    """Log(dilation) - w >= 0 for w = 1 - 1/dilation, by its series where the two nearly cancel."""
     small = np.abs(w) < 0.1
     x = np.where(small, w, 0.0)
     series = np.polynomial.polynomial.polyval(x, [0.0, 0.0, *(1 / np.arange(2, 18))])
-    return np.where(small, series, np.log(stretch) - w)
+    return np.where(small, series, np.log(dilation) - w)
 
 
 def _solve(form: _Form, r: np.ndarray) -> np.ndarray:
@@ -231,8 +231,8 @@ def _solve(form: _Form, r: np.ndarray) -> np.ndarray:
 
 def _curvature(saddles: _Saddles) -> np.ndarray:
     """K''(p)."""
-    scale = saddles.lam / saddles.stretch
-    return np.sum(2 * scale**2 + 4 * scale * saddles.shift / saddles.stretch**2, axis=1)
+    scale = saddles.lam / saddles.dilation
+    return np.sum(2 * scale**2 + 4 * scale * saddles.shift / saddles.dilation**2, axis=1)
 
 
 def _densities(
@@ -240,8 +240,8 @@ def _densities(
 ) -> np.ndarray:
     """f_q(s) e^{-rate} for every feature q, shape (features, s)."""
     width = 1 / np.sqrt(_curvature(saddles))
-    rho = 2 * saddles.lam / saddles.stretch
-    tau = saddles.shift / (2 * saddles.lam * saddles.stretch)
+    rho = 2 * saddles.lam / saddles.dilation
+    tau = saddles.shift / (2 * saddles.lam * saddles.dilation)
 
     def hyperbola(x: np.ndarray) -> np.ndarray:
         return math.sin(_ANGLE) * (1 - np.cosh(x)) + 1j * math.cos(_ANGLE) * np.sinh(x)
@@ -303,8 +303,8 @@ def _widths(form: _Form, from_pole: np.ndarray) -> np.ndarray:
     """
     seen = form.lam > 0
     gaps = 0.5 / _nonzero(form.lam) + form.pole
-    stretch = 2 * form.lam * (from_pole[..., None] + gaps)
-    return 1 / np.where(seen, stretch, 1.0)
+    dilation = 2 * form.lam * (from_pole[..., None] + gaps)
+    return 1 / np.where(seen, dilation, 1.0)
 
 
 def _trace(A: np.ndarray, B: np.ndarray, C: np.ndarray, v: np.ndarray) -> np.ndarray:

@@ -30,7 +30,7 @@ from .normals import Words, normal_pairs
 
 _LONGEST = 2**32 - 1  # tokens and lengths are 32-bit numbers
 _BLOCK = 2**13  # counters of a prompt taken at once by XLA
-_NUMBERS = 2**18  # counters held at once, over prompts
+_NUMBERS = 2**18  # counters in memory at once, over prompts
 _LANES = 256  # counters a program of the kernel takes at once
 _WARPS = 1  # of a program: fastest of 1, 2 and 4 for long prompts
 _TURNS = 256  # the most turns of a program: a lane adds no more than 512 numbers in float32
