@@ -64,7 +64,7 @@ def exact_curve(seconds: float = 5.0, d: int = 6, L: int = 1000) -> Iterator[Row
     """
     head, mu, z = _problem(d)
     lengths = np.logspace(0, 12, 60)
-    timing = race({"exact": lambda: lp.output_error(head, mu, z, lengths).block_until_ready()})
+    timing = race({"exact": lambda: jax.block_until_ready(lp.output_error(head, mu, z, lengths))})
     reached = float(np.max(np.asarray(lp.participation(np.linalg.norm(z), lengths).error)))
     value, limit = float(lp.output_error(head, mu, z, float(L))), float(z[0])
     peers = {}
@@ -133,7 +133,7 @@ def growth() -> Iterator[Growth]:
         "exact output_error",
         "L",
         {
-            L: lambda L=L: lp.output_error(head, mu, z, L).block_until_ready()
+            L: lambda L=L: jax.block_until_ready(lp.output_error(head, mu, z, L))
             for L in (1e2, 1e6, 1e12)
         },
     )
