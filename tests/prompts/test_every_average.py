@@ -9,24 +9,15 @@ import pytest
 
 import largeprompt as lp
 
+from ..documented import classes_in
+
 KEY = jax.random.key(11)
 HEAD = lp.Head(U=[[0.5, 0.2], [-0.1, 0.7]], V=[[1.0, 0.3], [0.2, -1.0], [0.5, 0.5]])
 GAUSSIAN = lp.Gaussian([0.3, -0.2], [[1.0, 0.3], [0.3, 0.6]])
 LENGTH = 5
 
 
-class UsersLaw(lp.AbstractAutodiffMeasure):
-    """A measure written outside: a sum of two uniforms in each coordinate."""
-
-    dim: int = 2
-
-    def log_mgf(self, u):
-        return 2 * lp.Uniform(self.dim, 0.5).log_mgf(u)
-
-    def sample(self, key, n):
-        first, second = jax.random.uniform(key, (2, n, self.dim)) - 0.5
-        return lp.Empirical(first + second)
-
+DOCUMENTED = classes_in("extending.md", lp.AbstractMeasure)
 
 TOKENS = {
     "Gaussian": GAUSSIAN,
@@ -37,7 +28,8 @@ TOKENS = {
     "Sphere": lp.Sphere(2, 1.0),
     "Mixture": lp.Mixture([1, 2], [GAUSSIAN, lp.Rademacher(2)]),
     "sum": lp.Rademacher(2) + lp.Uniform(2, 0.5),
-    "user's": UsersLaw(),
+    "documented Laplace": DOCUMENTED["Laplace"](jnp.array(0.3), 2),
+    "documented Die": DOCUMENTED["Die"](jnp.array(0.3)).affine([[1.0], [-0.5]]),
 }
 QUANTITIES = {
     "Output": lp.Output(),
@@ -49,7 +41,7 @@ QUANTITIES = {
     "user's": lambda output: jnp.max(output),
 }
 PLACES = {"query": np.array([0.8, -0.6]), "law": lp.Empirical([[0.8, -0.6], [-0.2, 1.0]])}
-EXACT_TOKENS = ("Gaussian", "Dirac", "Empirical", "Rademacher")
+EXACT_TOKENS = ("Gaussian", "Dirac", "Empirical", "Rademacher", "documented Die")
 
 
 def _answers(mu, quantity, z) -> dict[str, lp.Estimate]:

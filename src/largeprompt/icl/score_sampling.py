@@ -63,7 +63,7 @@ def softmax_response(
     found = frame_moments(first, second, *value)
     along, across = plane.along, plane.across
     rest = [_outside(normals, along, across) for normals in (rest_0, rest_1)]
-    by_c = found.mean_g * along + found.mean_e * across + found.spread * rest[0]
+    by_c = found.mean_g * along + found.mean_e * across + found.weight_norm * rest[0]
     by_a = found.cov_g * along + found.cov_e * across + found.slope * rest[0] + found.left * rest[1]
     return plane.alpha * found.mean_g + plane.beta * found.mean_e, by_a, by_c
 

@@ -473,7 +473,7 @@ def _integrals(
 
 
 def _certified(value: Any, error: Array | np.ndarray) -> Any:
-    """The value, refused where its relative error is too large."""
+    """The value; raises where its relative error is too large."""
     known = not isinstance(error, Tracer)
     seen = np.asarray(error) if known else error
     return _checks.require(

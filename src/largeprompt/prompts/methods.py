@@ -124,7 +124,7 @@ class QuasiMonteCarlo(AbstractMethod):
     """Scrambled Sobol points wherever no exact average exists; exact in the prompt length.
 
     **Arguments:** `points` represent one law (rounded up to a power of two), in `replicates`
-    independent scramblings, whose spread is the error.
+    independent scramblings; their standard error is the error.
     """
 
     key: KeyInput | None
@@ -140,7 +140,9 @@ class QuasiMonteCarlo(AbstractMethod):
         if self.replicates < 2:
             raise ValueError(
                 _checks.message(
-                    "replicates must be at least 2", "1", "pass 8: their spread is the error"
+                    "replicates must be at least 2",
+                    "1",
+                    "pass 8: the error is their standard error",
                 )
             )
 

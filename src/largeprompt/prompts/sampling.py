@@ -100,7 +100,7 @@ def sample_gradients(
 
 
 def _sampled(one_part: Any, shared: tuple, n: int, mesh: Mesh | None, *, capacity: int) -> Any:
-    """`one_part(shared, prompts)` for prompts 0, .., n - 1, on one device or spread over a mesh."""
+    """`one_part(shared, prompts)` for prompts 0, .., n - 1, on one device or on a mesh."""
     if mesh is None:
         return _on_one_device(one_part, shared, n, capacity)
     mesh = _devices.checked_mesh(mesh)
@@ -180,19 +180,19 @@ def polar(alpha: Array, beta: Array) -> tuple[Array, Array, Array]:
 
 
 class FrameMoments(NamedTuple):
-    """Of a prompt with values v_i in the plane of g_i and e_i: weighted means of g and e, weighted
-    covariances of v with them, and
+    """Moments of a prompt with values v_i in the plane of g_i and e_i.
 
-    the residual r of a token outside both directions: sum p_i r_i = spread N, sum p_i (v_i - v) r_i
-    = slope N + left N' for independent standard normals N and N' (times the root of the residual's
-    covariance).
+    Weighted means of g and e, weighted covariances of v with them, and the coefficients of the
+    residual r of a token outside both directions: sum p_i r_i = weight_norm N and
+    sum p_i (v_i - v) r_i = slope N + left N' for independent standard normals N and N' (times the
+    root of the residual's covariance).
     """
 
     mean_g: Array
     mean_e: Array
     cov_g: Array
     cov_e: Array
-    spread: Array
+    weight_norm: Array
     slope: Array
     left: Array
 
@@ -209,12 +209,12 @@ def frame_moments(
     v = cosine * g + sine * e
     # the residuals enter both sums with covariance [[sum p^2 (v_i-v)^2, sum p^2 (v_i-v)], [., sum
     # p^2]] times theirs
-    spread = jnp.sqrt(q)
-    slope = (qv - v * q) / spread
+    weight_norm = jnp.sqrt(q)
+    slope = (qv - v * q) / weight_norm
     left = jnp.maximum(qvv - 2 * v * qv + v**2 * q - slope**2, 0.0)
     cov_g, cov_e = vg - v * g, ve - v * e
     return FrameMoments(
-        g, e, scale * cov_g, scale * cov_e, spread, scale * slope, scale * jnp.sqrt(left)
+        g, e, scale * cov_g, scale * cov_e, weight_norm, scale * slope, scale * jnp.sqrt(left)
     )
 
 
@@ -270,7 +270,7 @@ def _gradients(shared: tuple, prompts: UInt32[Array, " n"], *, capacity: int) ->
         found = frame_moments(first, second, scale, cosine, sine)
         noise = [jnp.matmul(part, root, precision="highest") for part in normals]
         mean = found.mean_g * direction + found.mean_e * second_direction
-        mean = mu.centre + mean + found.spread * noise[0]
+        mean = mu.centre + mean + found.weight_norm * noise[0]
         moved = found.cov_g * direction + found.cov_e * second_direction
         moved = moved + found.slope * noise[0] + found.left * noise[1]
         return jnp.outer(moved, z), jnp.outer(y, mean)
