@@ -99,7 +99,7 @@ def test_descend_resumes_only_the_same_configuration(tmp_path):
 
 
 def _late(scale):
-    return optax.sgd(lambda count: jnp.where(count < 1_000_000, 1e-2, scale))
+    return optax.sgd(lambda count: jnp.where(jnp.asarray(count) < 1_000_000, 1e-2, scale))
 
 
 def test_descend_compares_optimisers_beyond_the_first_steps(tmp_path):
