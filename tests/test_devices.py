@@ -59,8 +59,8 @@ def test_replicates_spread_over_devices_are_the_same_key_for_key(eight):
 
 
 def test_runs_spread_over_devices_are_the_same(eight):
-    assert eight["descent, exact"] < 1e-12
-    assert eight["descent, reduced"] < 1e-6
+    assert eight["descent, Exact"] < 1e-12
+    assert eight["descent, MonteCarlo"] < 1e-6
 
 
 def test_two_processes():
