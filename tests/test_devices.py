@@ -59,8 +59,8 @@ def test_sample_outputs_sharded_over_devices_has_the_same_draws(eight):
 
 
 def test_descend_many_sharded_over_devices_gives_the_same_runs(eight):
-    assert eight["descent, exact"] < 1e-12
-    assert eight["descent, reduced"] < 1e-6
+    assert eight["descent, Exact"] < 1e-12
+    assert eight["descent, MonteCarlo"] < 1e-6
 
 
 def test_attend_and_sample_outputs_in_two_processes():
