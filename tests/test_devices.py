@@ -54,8 +54,8 @@ def test_attend_with_a_prompt_sharded_over_devices(eight):
 def test_sample_outputs_sharded_over_devices_has_the_same_draws(eight):
     assert eight["outputs"] < 1e-13
     assert eight["gradients"] < 1e-12
-    assert eight["estimate"] < 1e-12
-    assert eight["estimate of a function"] < 1e-12
+    assert eight["MonteCarlo"] < 1e-12
+    assert eight["MonteCarlo of a function"] < 1e-12
 
 
 def test_descend_many_sharded_over_devices_gives_the_same_runs(eight):
