@@ -9,6 +9,7 @@ older of XLA's two emitters, because both compile faster. The documents and exam
 and the command line are compiled as for a user.
 """
 
+import gc
 import os
 from pathlib import Path
 from typing import Any
@@ -29,7 +30,8 @@ def _pin_to_core() -> None:
     if worker and hasattr(os, "sched_setaffinity"):
         cores = sorted(os.sched_getaffinity(0))
         if len(cores) >= int(workers):
-            os.sched_setaffinity(0, {cores[int(worker.removeprefix("gw"))]})
+            # a worker that replaces a crashed one has a number beyond their count
+            os.sched_setaffinity(0, {cores[int(worker.removeprefix("gw")) % len(cores)]})
 
 
 _pin_to_core()  # before JAX counts the cores
@@ -46,6 +48,16 @@ for option, value in {
 }.items():
     os.environ[option.upper()] = str(value)  # for the processes that tests start
     jax.config.update(option, value)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def few_programs():
+    """Drop compiled programs before they exhaust the memory maps of a process (65,530 on Linux)."""
+    yield
+    maps = Path("/proc/self/maps")
+    if maps.exists() and maps.read_text().count("\n") > 25_000:
+        jax.clear_caches()
+        gc.collect()
 
 
 @pytest.fixture

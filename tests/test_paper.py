@@ -94,15 +94,16 @@ class HalfScores(eqx.Module):
 
 def half_scores_at_infinity(monkeypatch):
     """Flows of the infinite prompt that descend the risk of scores divided by two."""
-    exact = LinearRegression.objective
+    exact = LinearRegression.risk_by
 
     def wrong(self, L, *arguments, **options):
         risk = exact(self, L, *arguments, **options)
-        if np.isfinite(L):
-            return risk
-        return HalfScores(risk)
+        if not np.isfinite(L):
+            objective = HalfScores(risk.objective())
+            risk.objective = lambda: objective
+        return risk
 
-    monkeypatch.setattr(LinearRegression, "objective", wrong)
+    monkeypatch.setattr(LinearRegression, "risk_by", wrong)
 
 
 class SquaredMoments:

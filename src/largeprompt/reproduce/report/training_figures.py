@@ -98,7 +98,8 @@ def plot_risks(data: xr.Dataset) -> "Figure":
     >>> import jax, jax.numpy as jnp
     >>> import largeprompt as lp
     >>> task = lp.LinearRegression(jnp.eye(1), noise_variance=0.1)
-    >>> figure = lp.plot_risks(lp.risk_curves(task, [10, 100], jax.random.key(0)))
+    >>> curves = lp.risk_curves(task, [10, 100], lp.MonteCarlo(jax.random.key(0)))
+    >>> figure = lp.plot_risks(curves)
     >>> [text.get_text() for text in figure.legends[0].get_texts()]
     ['best softmax head', 'best linear head', 'ridge regression (Bayes)']
     """
