@@ -88,7 +88,8 @@ class Exact(AbstractMethod):
     """Closed forms, Laplace integrals and convergent quadrature over queries; no random numbers.
 
     Serves Gaussian tokens and tokens with finitely many atoms, at given queries and over Gaussian,
-    discrete and low-dimensional laws of queries; every measure at L = infinity. In float64.
+    discrete and low-dimensional laws of queries. At L = infinity it serves every measure at given
+    queries. Computes in float64.
     """
 
     @in_float64
