@@ -18,7 +18,7 @@ def _problem(measure=None):
     return head, mu, np.array([0.8, -0.4])
 
 
-def test_distances_are_those_of_the_tokens_drawn():
+def test_growing_prompt_distances_are_those_of_its_tokens():
     head, mu, z = _problem()
     lengths = [3, 100, 4096, 4097, 9000]
     path = lp.growing_prompt(KEY, head, mu, z, lengths)
@@ -34,7 +34,7 @@ def test_distances_are_those_of_the_tokens_drawn():
     )
 
 
-def test_scale_is_that_of_the_exact_error():
+def test_growing_prompt_scale_is_that_of_the_exact_error():
     """L E|T_L - T|^2 tends to the trace of the covariance whose largest eigenvalue sets the
     envelope; here m = 1, so they are equal.
     """
@@ -46,7 +46,7 @@ def test_scale_is_that_of_the_exact_error():
         assert 1e9 * float(curve.value[0]) == pytest.approx(scale**2, rel=1e-3)
 
 
-def test_the_envelope_encloses_the_end_of_most_paths():
+def test_growing_prompt_ends_below_the_envelope():
     """At L = 2e4 |T_L - T| is near normal; sqrt(2 ln ln L) = 2.1 deviations of the widest
     direction. Of 40 prompts in two output dimensions about 3 are outside; more than 15 has
     probability below 1e-6.

@@ -24,7 +24,7 @@ def _scalar(u):
     return lp.Head(U=[[u]], V=[[1.0]]), mu, mu
 
 
-def test_bounds_as_written():
+def test_propositions_as_written():
     c1, c2, sigma, L = 2.0, 0.7, 1.5, 50
     assert lp.proposition_3_1(c1, c2, sigma, L) == pytest.approx(
         c1 * sigma**6 * math.log(L) / L ** (c2 / sigma**2)
@@ -36,7 +36,7 @@ def test_bounds_as_written():
 
 
 @pytest.mark.parametrize("quantity", ["output", "gradient_U", "gradient_V"])
-def test_smallest_constant_dominates_and_touches(quantity):
+def test_bound_report_constant_dominates_and_touches(quantity):
     curve = lp.concentration_curve(*_scalar(1.0), LENGTHS, QUANTITIES[quantity])
     report = lp.bound_report(curve, c2=0.5)
     L = np.array(LENGTHS[1:-1])
@@ -53,7 +53,7 @@ def test_smallest_constant_dominates_and_touches(quantity):
     assert lp.largest_c2(curve, report.c1) == pytest.approx(0.5)
 
 
-def test_largest_exponent_that_can_hold_for_all_lengths():
+def test_bound_report_largest_c2_for_all_lengths():
     """For c_2 below sigma^2 theta the smallest c_1 stops growing with the range."""
     curve = lp.concentration_curve(*_scalar(1.0), np.geomspace(2, 1e15, 40))
     report = lp.bound_report(curve)
@@ -92,7 +92,7 @@ def _power_of_logarithm(curve):
         ("gradient_U", 1.0, 2),
     ],
 )
-def test_bound_report_says_whether_the_largest_c2_is_attained(quantity, kappa, extra, multiplicity):
+def test_bound_report_largest_c2_is_attained_or_not(quantity, kappa, extra, multiplicity):
     """Attained if the error carries no more of ln L than the bound, by slopes at 1e30 and 1e40."""
     curve = _steep(kappa, multiplicity, quantity, [1e30, 1e40])
     beta = _power_of_logarithm(curve)
@@ -154,7 +154,7 @@ def test_bound_report_of_queries_with_a_mean_in_the_steepest_direction():
     assert lp.bound_report(lp.concentration_curve(flat, tokens, queries, [2.0, 1e9])).attained
 
 
-def test_notes_say_where_the_hypotheses_fail():
+def test_bound_report_notes_where_the_hypotheses_fail():
     head = lp.Head(U=np.eye(2) / 2, V=np.eye(2))
     shifted = lp.Gaussian([1.0, 0.0], np.eye(2))
     wide = lp.Gaussian(np.zeros(2), 4 * np.eye(2))
@@ -185,7 +185,7 @@ def _scalar_moments(u, m, g, a, c, normalised):
     return found
 
 
-def test_nine_moments_of_gaussians_in_one_dimension():
+def test_assumption_3_3_of_gaussians_in_one_dimension():
     u, m, g, a, c = 0.4, 0.3, 0.8, -0.5, 0.6
     head = lp.Head(U=[[u]], V=[[1.0]])
     moments = lp.assumption_3_3(head, lp.Gaussian([m], [[g]]), lp.Gaussian([a], [[c]]))
@@ -195,7 +195,7 @@ def test_nine_moments_of_gaussians_in_one_dimension():
     assert np.all(moments.why == "")
 
 
-def test_nine_moments_without_scores_are_products():
+def test_assumption_3_3_without_scores_is_a_product():
     rng = np.random.default_rng(0)
     A, B = rng.normal(size=(2, 3, 3))
     G, C = A @ A.T, B @ B.T
@@ -212,7 +212,7 @@ def test_nine_moments_without_scores_are_products():
         np.testing.assert_allclose(values, np.outer(values[:, 0], values[0]), rtol=1e-10)
 
 
-def test_nine_moments_against_simulation():
+def test_assumption_3_3_against_simulation():
     """Three dimensions, off centre: within 6 standard errors of 4e5 draws, entry by entry (orders 0
     and 4; order 8 is too noisy).
     """
@@ -235,7 +235,7 @@ def test_nine_moments_against_simulation():
             assert abs(np.mean(draws) - float(moments[name][i, j])) <= 6 * spread + 1e-12
 
 
-def test_joint_moments_become_infinite_at_norm_one():
+def test_assumption_3_3_joint_moments_are_infinite_from_norm_one_on():
     mu = lp.Gaussian(np.zeros(2), np.diag([4.0, 0.0]))
     nu = lp.Gaussian(np.zeros(2), np.eye(2))
     below, above = (
@@ -247,7 +247,7 @@ def test_joint_moments_become_infinite_at_norm_one():
     assert "outgrows" in str(above.why.values[0, 0])
 
 
-def test_moments_of_other_laws():
+def test_assumption_3_3_of_other_laws():
     head = lp.Head(U=0.3 * np.eye(2), V=np.eye(2))
     signs = lp.Rademacher(2)
     exact = lp.assumption_3_3(head, signs, signs)

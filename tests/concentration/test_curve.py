@@ -38,7 +38,7 @@ def _plane():
 
 
 @pytest.mark.parametrize("kappa", [0.25, 1.0, 4.0])
-def test_heavy_tailed_averages_against_brute_force(kappa):
+def test_concentration_curve_with_heavy_tails_against_brute_force(kappa):
     """At kappa > 1/2 rare large queries carry the average; the reference places nothing cleverly
     (generate_reference.py).
     """
@@ -50,7 +50,7 @@ def test_heavy_tailed_averages_against_brute_force(kappa):
 
 
 @pytest.mark.parametrize("quantity", ["output", "gradient_U", "gradient_V"])
-def test_gaussian_queries_against_a_product_rule(quantity):
+def test_concentration_curve_against_a_product_rule(quantity):
     """A tensor Gauss-Hermite rule over the exact error at each query: converges at small L, where
     no tail matters.
     """
@@ -72,7 +72,7 @@ def test_gaussian_queries_against_a_product_rule(quantity):
     np.testing.assert_allclose(curve.value, weights @ np.asarray(pointwise), rtol=1e-7)
 
 
-def test_slopes_descend_to_the_sharp_exponent():
+def test_sharp_exponent_is_the_limit_of_slopes():
     """E_z P_2 between L = 1e18 and 1e27 for kappa = 1/4, 1, 4 has slopes 1.000, 0.629, 0.221
     against theta = 1, 0.618, 0.207.
     """
@@ -96,7 +96,7 @@ def test_local_slope_is_the_derivative():
         assert float(curve.local_slope[0]) == pytest.approx(float(difference), rel=1e-6)
 
 
-def test_one_query_is_the_exact_error():
+def test_concentration_curve_of_one_query_is_the_exact_error():
     head, mu = _plane()
     z, lengths = np.array([0.4, -1.0]), np.array([1.0, 7.0, 1e9, np.inf])
     curve = lp.concentration_curve(head, mu, lp.Dirac(z), lengths)
@@ -111,7 +111,7 @@ def test_one_query_is_the_exact_error():
     np.testing.assert_allclose(by_V, gradients.V, rtol=1e-11)
 
 
-def test_scores_that_do_not_vary():
+def test_concentration_curve_of_constant_scores():
     """U = 0: the error of a plain mean, tr(VGV')/L, and the gradient in U of the head stays."""
     mu = _standard(2)
     head = lp.Head(U=np.zeros((2, 2)), V=np.eye(2))
@@ -122,7 +122,7 @@ def test_scores_that_do_not_vary():
     np.testing.assert_allclose(by_U.value, 2 * np.asarray(pointwise), rtol=1e-12)  # E|z|^2 = 2
 
 
-def test_many_queries_are_interpolated_to_the_same_sum():
+def test_concentration_curve_of_many_queries():
     head, mu = _plane()
     z = np.random.default_rng(0).normal(size=(1200, 2))
     lengths = np.array([2.0, 1e4, 1e12])
@@ -132,7 +132,7 @@ def test_many_queries_are_interpolated_to_the_same_sum():
     assert np.all(curve.error < 1e-6 * curve.value)
 
 
-def test_mixture_of_queries_is_the_mixture_of_curves():
+def test_concentration_curve_of_a_mixture_of_queries():
     head, mu = _plane()
     parts = [lp.Gaussian([0.0, 1.0], 0.2 * np.eye(2)), lp.Dirac([1.0, 0.0])]
     curves = [lp.concentration_curve(head, mu, part, [20.0]).value for part in parts]
@@ -170,7 +170,7 @@ def test_quadrature_has_the_moments_of_the_law(law):
     assert mgf == pytest.approx(float(law.log_mgf(u)), rel=1e-12)
 
 
-def test_scrambled_queries_agree_with_their_own_error():
+def test_concentration_curve_over_scrambled_queries():
     """A sphere in five dimensions: randomised points. Five standard errors of 8 scramblings: false
     alarms below 1% (Student).
     """
@@ -185,7 +185,7 @@ def test_scrambled_queries_agree_with_their_own_error():
     assert float(curve.error[0]) < spread / 10
 
 
-def test_discrete_tokens_against_enumeration():
+def test_concentration_curve_of_atoms_against_enumeration():
     head, _ = _plane()
     mu = lp.Rademacher(2)
     queries = np.array([[0.5, 1.0], [-1.0, 0.2]])
@@ -210,7 +210,7 @@ def test_discrete_tokens_against_enumeration():
     ("tokens", "quantity"),
     [("gaussian", "output"), ("gaussian", "gradient_U"), ("uniform", "output")],
 )
-def test_sampling_agrees(tokens, quantity):
+def test_concentration_curve_against_sampling(tokens, quantity):
     """Monte Carlo within 5 combined standard errors: false alarms below 1e-5."""
     head, mu = _plane()
     nu = lp.Uniform(2, 1.0)
@@ -224,7 +224,7 @@ def test_sampling_agrees(tokens, quantity):
     assert np.all(sampled.error <= 0.02 * sampled.value)
 
 
-def test_netcdf_keeps_everything(tmp_path):
+def test_concentration_curve_survives_netcdf(tmp_path):
     head, mu = _plane()
     curve = lp.concentration_curve(
         head, mu, lp.Dirac([1.0, 0.0]), [2.0, np.inf], method=lp.QuasiMonteCarlo(KEY)
@@ -239,7 +239,7 @@ def test_netcdf_keeps_everything(tmp_path):
     assert {"largeprompt", "jax", "backend", "key", "quantity", "method"} <= set(back.attrs)
 
 
-def test_distance_to_linear_attention_stays_for_non_gaussian_tokens():
+def test_limit_comparison_of_rademacher_tokens():
     head = lp.Head(U=np.eye(2), V=np.eye(2))
     z = np.array([1.0, 0.5])
     far = lp.limit_comparison(head, lp.Rademacher(2), lp.Dirac(z), [1.0, 1e12])
@@ -250,7 +250,7 @@ def test_distance_to_linear_attention_stays_for_non_gaussian_tokens():
     assert float(far.own_limit[1]) < 1e-10
 
 
-def test_centred_gaussian_tokens_have_one_limit():
+def test_limit_comparison_of_centred_gaussian_tokens():
     head, _ = _plane()
     near = lp.limit_comparison(
         head, lp.Gaussian(np.zeros(2), np.eye(2)), lp.Dirac([1.0, 0.5]), [5.0, 1e9]
@@ -259,7 +259,7 @@ def test_centred_gaussian_tokens_have_one_limit():
     assert np.all(near.between_limits < 1e-20)
 
 
-def test_off_centre_gaussian_tokens_have_two():
+def test_limit_comparison_of_gaussian_tokens_off_centre():
     head, mu = _plane()
     z = np.array([1.0, 0.5])
     far = lp.limit_comparison(head, mu, lp.Dirac(z), [1e15])
@@ -268,7 +268,7 @@ def test_off_centre_gaussian_tokens_have_two():
 
 
 @pytest.mark.parametrize("tokens", ["gaussian", "signs"])
-def test_32_bit_mode_gives_exact_numbers_too(tokens):
+def test_concentration_curve_in_32_bit_mode(tokens):
     def curve():
         head = lp.Head(U=0.5 * np.eye(2), V=np.eye(2))
         mu = _standard(2) if tokens == "gaussian" else lp.Rademacher(2)

@@ -194,7 +194,7 @@ def test_concentration_curve_over_random_queries_sees_their_tail():
     assert np.all(found.error < 0.1 * exact.value)
 
 
-def test_concentration_curve_refuses_queries_whose_tail_it_cannot_see():
+def test_concentration_curve_raises_without_the_tail_of_queries():
     """A heavy-tailed law of queries that is only sampled: at L = 1e9 a few of 2^15 points carry the
     average.
     """

@@ -45,7 +45,7 @@ def test_regime_exponent_is_continuous_with_its_slope():
         assert abs((above - at) - (at - below)) < 1e-11
 
 
-def test_participation_follows_the_exponent():
+def test_regime_exponent_is_that_of_participation():
     """Ln P_2 / ln L tends to -f(x): at ln L = 60 and 120 the gap is small and shrinks."""
     for x in (0.3, 1.0, 1.6):
         gaps = []
@@ -79,7 +79,7 @@ def test_regime_names(sigma, L, name):
 
 
 @pytest.mark.parametrize(("sigma", "L"), [(0.0, 8), (1.0, 2), (3.0, 30), (3.0, 1000), (6.0, 1000)])
-def test_regime_says_the_error_of_simulated_prompts(sigma, L):
+def test_regime_error_against_simulation(sigma, L):
     """20,000 prompts in NumPy: within 6 standard errors (a false alarm: below 1e-7)."""
     rng = np.random.default_rng(7)
     found = lp.regime(sigma, L)
@@ -135,7 +135,7 @@ def _curve(L, value, error):
     return xr.Dataset({"value": ("length", value), "error": ("length", error)}, {"length": L})
 
 
-def test_fit_against_scipy():
+def test_fit_slope_against_scipy():
     rng = np.random.default_rng(1)
     L = np.geomspace(10, 1e4, 12)
     error = 0.05 * rng.uniform(0.5, 2, 12) * L**-0.8
@@ -155,7 +155,7 @@ def test_fit_against_scipy():
     )
 
 
-def test_intervals_cover():
+def test_fit_slope_intervals_cover():
     """400 straight lines: a 90% interval misses about 40; fewer than 5 or more than 90 has
     probability below 1e-9.
     """
@@ -169,7 +169,7 @@ def test_intervals_cover():
     assert 5 <= missed <= 90
 
 
-def test_a_bent_curve_is_not_given_false_certainty():
+def test_fit_slope_of_a_bent_curve():
     L = np.geomspace(10, 1e6, 20)
     value = 1 / L + 1e-3 / np.sqrt(L)
     fit = lp.fit_slope(_curve(L, value, 1e-12 * value))
@@ -183,7 +183,7 @@ def _configuration():
 
 
 @pytest.mark.parametrize("tolerance", [10.0, 0.3, 1e-3, 1e-9])
-def test_length_for_one_query_is_the_first_below(tolerance):
+def test_prompt_length_for_one_query(tolerance):
     head, mu = _configuration()
     z = np.array([1.0, -0.5])
     found = lp.prompt_length_for(head, mu, z, tolerance)
@@ -195,7 +195,7 @@ def test_length_for_one_query_is_the_first_below(tolerance):
     assert found.length == int(found.length)
 
 
-def test_length_for_a_law_of_queries_and_a_relative_tolerance():
+def test_prompt_length_for_a_law_of_queries():
     head, mu = _configuration()
     found = lp.prompt_length_for(head, mu, mu, 0.05, relative=True)
     slope = np.asarray(head.V @ mu.covariance @ head.U)
@@ -205,7 +205,7 @@ def test_length_for_a_law_of_queries_and_a_relative_tolerance():
     assert float(around[1]) <= found.tolerance < float(around[0])
 
 
-def test_length_for_discrete_tokens():
+def test_prompt_length_for_atoms():
     head, _ = _configuration()
     mu, z = lp.Rademacher(2), np.array([0.7, 0.7])
     found = lp.prompt_length_for(head, mu, z, 0.01, relative=True)
@@ -216,7 +216,7 @@ def test_length_for_discrete_tokens():
     assert error[1] <= found.tolerance < error[0]
 
 
-def test_no_length_is_said():
+def test_prompt_length_for_an_unreachable_tolerance():
     head = lp.Head(U=20 * np.eye(1), V=np.eye(1))
     mu = lp.Gaussian(np.zeros(1), np.eye(1))
     found = lp.prompt_length_for(head, mu, np.ones(1), 1e-3)
@@ -225,7 +225,7 @@ def test_no_length_is_said():
     assert found.error > 1e-3
 
 
-def test_length_in_32_bit_mode_is_the_same():
+def test_prompt_length_for_in_32_bit_mode():
     head, mu = _configuration()
     expected = lp.prompt_length_for(head, mu, np.array([1.0, -0.5]), 1e-3)
     with jax.enable_x64(False):

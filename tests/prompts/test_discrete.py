@@ -112,7 +112,7 @@ def test_output_error_at_one_length_and_at_many():
     np.testing.assert_allclose(together, apart, rtol=1e-12)
 
 
-def test_discrete_errors_under_jit_vmap_and_grad():
+def test_output_error_of_atoms_under_jit_vmap_and_grad():
     """Against central differences (step 1e-5, error about 1e-9) in query, head and tokens."""
     head, mu, z = _table_case()
 
@@ -154,7 +154,7 @@ def test_output_error_of_atoms_that_never_matter():
         lp.output_error(head, mu, [1.0], 1.0)
 
 
-def test_error_table_refuses_longer_prompts():
+def test_error_table_raises_beyond_its_longest_prompt():
     head, mu, z = _table_case()
     table = error_table(head, [mu], z, longest=1e3)
     with pytest.raises(ValueError, match="at most 1000"):

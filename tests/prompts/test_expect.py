@@ -191,7 +191,7 @@ def test_output_error_of_thousands_of_atoms():
     assert np.allclose(error[1] * 1e9, delta_method, rtol=1e-7)
 
 
-def test_output_error_refuses_scores_too_far_apart():
+def test_output_error_raises_for_scores_too_far_apart():
     head = lp.Head(U=np.eye(1), V=np.eye(1))
     with pytest.raises(Exception, match="relative error of the Laplace integral"):
         jax.block_until_ready(lp.output_error(head, lp.Empirical([[0.0], [500.0]]), [1.0], 1.5))

@@ -16,7 +16,7 @@ KEY = words(jax.random.key(3))
 
 
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.float64])
-def test_pairs_of_normals(dtype):
+def test_normal_pairs_are_normal(dtype):
     """Normal, independent of each other: Kolmogorov-Smirnov and correlations of powers at 1e-6
     each.
     """
@@ -30,7 +30,7 @@ def test_pairs_of_normals(dtype):
         assert abs(np.corrcoef(a, b)[0, 1]) < 4.9 / np.sqrt(len(g) - 1)
 
 
-def test_both_precisions_draw_the_same_numbers():
+def test_normal_pairs_in_both_precisions():
     single, double = (
         normal_pairs(KEY, 4, counters((5000,)), t) for t in (jnp.float32, jnp.float64)
     )
@@ -38,14 +38,14 @@ def test_both_precisions_draw_the_same_numbers():
     assert not np.array_equal(single, double)
 
 
-def test_streams_and_keys_differ():
+def test_normal_pairs_of_streams_and_keys_differ():
     names = [(KEY, 0), (KEY, 1), (words(jax.random.key(4)), 0)]
     found = [np.asarray(normal_pairs(key, stream, counters((4000,)))) for key, stream in names]
     for i, j in ((0, 1), (0, 2), (1, 2)):
         assert abs(np.corrcoef(found[i].ravel(), found[j].ravel())[0, 1]) < 4.9 / np.sqrt(8000)
 
 
-def test_extreme_bits_give_finite_numbers_and_a_long_tail():
+def test_normal_pairs_of_extreme_bits():
     """The words 0 and 2^32 - 1 are the ends of the radius: 6.76 and 0 in float32, no infinity, no
     NaN.
     """
@@ -61,7 +61,7 @@ def test_extreme_bits_give_finite_numbers_and_a_long_tail():
 
 
 @pytest.mark.parametrize(("dtype", "error"), [(jnp.float32, 3e-7), (jnp.float64, 1e-15)])
-def test_sine_and_cosine(dtype, error):
+def test_sin_cos_pi_against_numpy(dtype, error):
     x = np.linspace(-0.5, 0.5, 1001)
     sine, cosine = sin_cos_pi(jnp.asarray(x, dtype))
     assert np.allclose(sine, np.sin(np.pi * x), rtol=0, atol=error)

@@ -31,7 +31,7 @@ def _expected(a, C, M, factors, c):
 
 @pytest.mark.parametrize("shift", [0.0, 1.0, 6.0])
 @pytest.mark.parametrize("d", [1, 2, 4])
-def test_polynomials_times_exponentials(d, shift):
+def test_gaussian_average_of_polynomials_times_exponentials(d, shift):
     rng = np.random.default_rng(d)
     A, B, Q = rng.normal(size=(3, d, d))
     a, C, M = shift * rng.normal(size=d), A @ A.T / d + 0.1 * np.eye(d), B @ B.T / d
@@ -47,7 +47,7 @@ def test_polynomials_times_exponentials(d, shift):
     assert np.max(rule.gap) < 1e-10
 
 
-def test_division_by_the_variance():
+def test_gaussian_average_of_ratios():
     """In one dimension z'Mz / S is 1, also where both are lost in rounding."""
     M = np.array([[0.49]])
     features = [Feature(), Feature((M,), 1), Feature((M, M), 2)]
@@ -56,7 +56,7 @@ def test_division_by_the_variance():
         np.testing.assert_allclose(rule.weights.sum(axis=1), 1.0, rtol=1e-9)
 
 
-def test_a_query_without_spread_is_one_node():
+def test_gaussian_average_of_a_point_mass():
     rule = gaussian_average(
         np.array([1.0, 2.0]),
         np.zeros((2, 2)),
@@ -68,7 +68,7 @@ def test_a_query_without_spread_is_one_node():
     assert rule.weights.tolist() == [[1.0], [1.0]]
 
 
-def test_singular_covariance_keeps_the_part_of_the_mean_it_cannot_move():
+def test_gaussian_average_of_a_singular_covariance():
     """z = (z_1, 2) with z_1 standard normal and M = I: S = z_1^2 + 4."""
     rule = gaussian_average(
         np.array([0.0, 2.0]), np.diag([1.0, 0.0]), np.eye(2), [Feature()], np.log(1e6)
@@ -77,7 +77,7 @@ def test_singular_covariance_keeps_the_part_of_the_mean_it_cannot_move():
     assert rule.weights[0] @ rule.variances == pytest.approx(5.0, rel=1e-10)
 
 
-def test_eigenvalues_of_very_different_size():
+def test_gaussian_average_of_very_different_eigenvalues():
     lam = np.array([1.0, 1e-4, 1e-9])
     factor = np.diag(np.sqrt(lam))
     rule = gaussian_average(np.zeros(3), np.eye(3), factor, [Feature()], np.log(1e12), 2)

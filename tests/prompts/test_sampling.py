@@ -51,7 +51,7 @@ def _assert_same_law(first: np.ndarray, second: np.ndarray) -> None:
 
 
 @pytest.mark.parametrize(("L", "rank"), [(1, 3), (2, 3), (30, 3), (30, 1), (30, 0)])
-def test_outputs_have_the_law_of_brute_force(L, rank):
+def test_sample_outputs_have_the_law_of_brute_force(L, rank):
     head, mu, z = _problem(max(rank, 1))
     if rank == 0:
         mu = lp.Gaussian(mu.mean(), np.zeros((3, 3)))
@@ -62,7 +62,7 @@ def test_outputs_have_the_law_of_brute_force(L, rank):
 
 
 @pytest.mark.parametrize("L", [1, 2, 30])
-def test_gradients_have_the_law_of_brute_force(L):
+def test_sample_gradients_have_the_law_of_brute_force(L):
     head, mu, z = _problem()
     y, n = np.array([0.8, -1.3]), 4000
     draws = lp.sample_gradients(KEY, head, mu, z, L, n, cotangent=y)
@@ -86,7 +86,7 @@ def test_gradients_have_the_law_of_brute_force(L):
     )
 
 
-def test_streaming_over_blocks_agrees_with_the_exact_error():
+def test_sample_outputs_of_several_blocks():
     """L of eight and a half blocks; the mean squared error within 5 standard errors of the exact
     one.
 
@@ -102,14 +102,14 @@ def test_streaming_over_blocks_agrees_with_the_exact_error():
     assert abs(squares.mean() - exact) <= 5 * squares.std() / np.sqrt(len(squares))
 
 
-def test_a_draw_depends_on_key_and_index_only():
+def test_sample_outputs_depend_on_key_and_index_only():
     head, mu, z = _problem()
     few, many = (np.asarray(lp.sample_outputs(KEY, head, mu, z, 100, n)) for n in (3, 700))
     assert np.allclose(few, many[:3], rtol=1e-12)
     assert not np.allclose(few, lp.sample_outputs(jax.random.key(1), head, mu, z, 100, 3))
 
 
-def test_memory_does_not_grow_with_the_prompt():
+def test_sample_outputs_memory_does_not_grow_with_the_prompt():
     head, mu, z = _problem()
 
     def work_space(L: int) -> int:
@@ -123,7 +123,7 @@ def test_memory_does_not_grow_with_the_prompt():
     assert work_space(100_000_000) <= 1.1 * work_space(1_000_000) + 2**16
 
 
-def test_float32_measures_give_float32_draws():
+def test_sample_outputs_in_float32():
     head, mu, z = _problem()
     single = jax.tree.map(lambda leaf: leaf.astype(jnp.float32), mu)
     draws = lp.sample_outputs(KEY, head, single, z, 50, 4)
@@ -131,7 +131,7 @@ def test_float32_measures_give_float32_draws():
     assert np.all(np.isfinite(draws))
 
 
-def test_a_prompt_too_long_for_32_bits_is_refused():
+def test_sample_outputs_rejects_prompts_beyond_32_bits():
     head, mu, z = _problem()
     for call in (
         lambda: lp.sample_outputs(KEY, head, mu, z, 2**32, 1),

@@ -58,7 +58,7 @@ def _scales(sigmas, layout, dtype):
         (SCORES_AND_VALUES, 1000, 2.0),
     ],
 )
-def test_blocks_and_kernel_agree_with_numpy(layout, L, sigma):
+def test_weighted_sums_by_blocks_and_kernel_against_numpy(layout, L, sigma):
     prompts = np.array([0, 5, 2**32 - 1], np.uint32)
     capacity = capacity_for(L, layout)
     for dtype, tolerance in ((jnp.float64, 1e-12), (jnp.float32, 3e-5)):
@@ -76,7 +76,7 @@ def test_blocks_and_kernel_agree_with_numpy(layout, L, sigma):
             assert np.allclose(_ratios(*map(np.asarray, sums)), expected, tolerance, tolerance)
 
 
-def test_the_sums_do_not_depend_on_the_shape_of_the_launch(monkeypatch):
+def test_weighted_sums_do_not_depend_on_the_launch(monkeypatch):
     prompts, L = jnp.arange(3, dtype=jnp.uint32), 3000
     sigma, length = jnp.full(3, 1.5, jnp.float32), jnp.full(3, L, jnp.uint32)
     found = []
@@ -91,7 +91,7 @@ def test_the_sums_do_not_depend_on_the_shape_of_the_launch(monkeypatch):
     assert np.allclose(found[0], found[2], rtol=1e-6)
 
 
-def test_prompts_of_different_lengths_and_scales_together():
+def test_weighted_sums_of_different_lengths_and_scales():
     lengths, sigmas = [1, 300, 1000], [0.5, 3.0, 1.0]
     arguments = (
         KEY,
@@ -112,7 +112,7 @@ def test_prompts_of_different_lengths_and_scales_together():
         assert np.allclose(_ratios(*map(np.asarray, sums)), expected, 3e-5, 3e-5)
 
 
-def test_lengths_share_programs():
+def test_capacity_for_shares_programs():
     """Capacities hold the prompt, waste an eighth at most, and are few."""
     lengths = np.unique(np.logspace(0, 9, 5000).astype(int))
     for layout in (_SCORES, SCORES_AND_VALUES):
