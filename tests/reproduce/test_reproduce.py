@@ -199,7 +199,7 @@ DAMAGE = {
     "extended": (_extended, "damaged: checksum does not match"),
     "empty": (lambda path: path.write_bytes(b""), "damaged: truncated"),
     "verdict": (_with_another_verdict, "damaged: checksum does not match"),
-    "exchanged": (_exchanged, "damaged: holds another cell"),
+    "exchanged": (_exchanged, "damaged: contains another cell"),
     "deleted": (lambda path: path.unlink(), "missing: no result is stored"),
 }
 
@@ -239,7 +239,7 @@ def test_report_ignores_results_of_another_seed(stored, tmp_path):
     other = tmp_path / "other"
     assert _run("reproduce", "--out", str(other), "--seed", "1").exit_code == 0
     _cell(stored, "second").write_bytes(_cell(other, "second").read_bytes())
-    _assert_lost(_run("report", str(stored)), "damaged: holds another cell")
+    _assert_lost(_run("report", str(stored)), "damaged: contains another cell")
 
 
 def test_report_covers_the_studies_asked_for(calls, tmp_path):

@@ -2,6 +2,7 @@
 
 import json
 import resource
+import signal
 import sys
 
 from largeprompt.sweep import Sweep
@@ -19,4 +20,6 @@ def main(
 
 
 if __name__ == "__main__":
+    # a process started in the background may ignore it
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     sys.exit(main(sys.argv[1], **json.loads(sys.argv[2])))
