@@ -75,7 +75,7 @@ def test_expect_by_every_method(tokens, place):
         for first, second in itertools.combinations(found.values(), 2):
             assert np.shape(first.value) == np.shape(second.value) == np.shape(first.error)
             gap = np.abs(np.asarray(first.value) - np.asarray(second.value))
-            room = 6 * np.hypot(np.asarray(first.error), np.asarray(second.error)) + 1e-9
+            room = 6 * np.hypot(np.asarray(first.error), np.asarray(second.error)) + 1e-12
             assert np.all(gap <= room), name
 
 

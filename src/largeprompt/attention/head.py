@@ -52,6 +52,10 @@ class Head(eqx.Module):
         K, Q, scale = _checks.same_dtype(K, Q, scale.astype(K.dtype))
         return cls(U=scale * jnp.matmul(K.T, Q, precision="highest"), V=V)
 
+    def reading_tokens(self) -> "Head":
+        """The head with the same scores whose output is the mean token: V is the identity."""
+        return Head(U=self.U, V=jnp.eye(self.dim, dtype=self.V.dtype))
+
     @property
     def dim(self) -> int:
         """Dimension d of tokens and queries."""

@@ -18,7 +18,7 @@ def attributes(
     head: Head, mu: AbstractMeasure, nu: AbstractMeasure, method: AbstractMethod, **more: str
 ) -> dict[str, Any]:
     """The configuration, the exponent that theory gives it, method, versions and key."""
-    found: dict[str, Any] = {**more, "method": method.words}
+    found: dict[str, Any] = {**more, "method": method.description}
     found["tokens"], found["queries"] = type(mu).__name__, type(nu).__name__
     found["dim"], found["out_dim"] = np.int32(head.dim), np.int32(head.out_dim)
     tokens, queries = mu.as_gaussian(), nu.as_gaussian()

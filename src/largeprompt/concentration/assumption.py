@@ -63,7 +63,9 @@ def assumption_3_3(
     if not isinstance(method, (Exact, QuasiMonteCarlo)):
         raise ValueError(
             _checks.message(
-                "method must be Exact() or QuasiMonteCarlo(key)", repr(method), "pass one of them"
+                "method must be Exact() or QuasiMonteCarlo(key)",
+                repr(method),
+                "pass lp.QuasiMonteCarlo(key)",
             )
         )
     scrambling = method.scrambling if isinstance(method, QuasiMonteCarlo) else None

@@ -57,7 +57,7 @@ def concentration_curve(
                 "pass lp.OutputError() or lp.GradientError('U'), or use lp.expect",
             )
         )
-    error_name = f"error of value ({method.words})"
+    error_name = f"error of value ({method.description})"
     return xr.Dataset(
         {
             "value": ("length", values.value, {"long_name": quantity.name}),

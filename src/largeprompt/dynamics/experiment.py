@@ -187,7 +187,7 @@ def _checked(variant: str) -> None:
     if variant not in get_args(Variant):
         raise ValueError(
             _checks.message(
-                f"variant must be one of {get_args(Variant)}", repr(variant), "pass one of them"
+                f"variant must be one of {get_args(Variant)}", repr(variant), "pass 'paper'"
             )
         )
 

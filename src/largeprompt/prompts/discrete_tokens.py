@@ -574,13 +574,8 @@ def gradient_error_U(head: Head, atoms: Empirical, z: ArrayInput, L: ArrayInput)
 
 def gradient_error_V(head: Head, atoms: Empirical, z: ArrayInput, L: ArrayInput) -> Bounded:
     """E |dT_L/dV - dT/dV|^2: m times the squared error of the mean token."""
-    found = output_error(_all_of_token(head), atoms, z, L)
+    found = output_error(head.reading_tokens(), atoms, z, L)
     return Bounded(head.out_dim * found.value, head.out_dim * found.error)
-
-
-def _all_of_token(head: Head) -> Head:
-    """The head that reads the whole token: dT/dV is its output, once for each row of V."""
-    return Head(U=head.U, V=jnp.eye(head.dim, dtype=head.V.dtype))
 
 
 class LengthErrors(NamedTuple):
@@ -664,7 +659,7 @@ def error_table(
     atoms = laws[0] if len(laws) == 1 else _stacked(laws)
     count = len(queries)
     if of == "gradient_V":
-        head, factor = _all_of_token(head), jnp.full(count, float(head.out_dim))
+        head, factor = head.reading_tokens(), jnp.full(count, float(head.out_dim))
     else:
         squares = jnp.sum(queries * queries, axis=-1)
         factor = squares if of == "gradient_U" else jnp.ones(count)

@@ -93,8 +93,7 @@ def gradient_error_U(head: Head, mu: Gaussian, z: ArrayInput, L: ArrayInput) -> 
 
 def gradient_error_V(head: Head, mu: Gaussian, z: ArrayInput, L: ArrayInput) -> Bounded:
     """E |dT_L/dV - dT/dV|^2: m times the squared error of the mean token."""
-    reader = Head(U=head.U, V=jnp.eye(head.dim, dtype=head.V.dtype))
-    found = output_error(reader, mu, z, L)
+    found = output_error(head.reading_tokens(), mu, z, L)
     return Bounded(head.out_dim * found.value, head.out_dim * found.error)
 
 

@@ -23,7 +23,7 @@ from ..attention.softmax import inside_domain, queries_of
 from ..measures import AbstractMeasure
 from .gaussian_tokens import Bounded
 from .montecarlo import LimitAt, Replicate
-from .pairs import common_shape
+from .pairs import common_shape, flat_pairs
 from .quantities import AbstractQuantity, sampled_only
 from .quasi import Scrambling
 from .query_averages import (
@@ -79,7 +79,7 @@ class AbstractMethod(eqx.Module):
         return at
 
     @property
-    def words(self) -> str:
+    def description(self) -> str:
         """How results were computed, for the attributes of datasets."""
         return type(self).__name__
 
@@ -117,7 +117,7 @@ class Exact(AbstractMethod):
         return in_float64(average_over_queries(quantity, head, mu, nu, None, longest))
 
     @property
-    def words(self) -> str:
+    def description(self) -> str:
         return "exact"
 
 
@@ -180,7 +180,7 @@ class QuasiMonteCarlo(AbstractMethod):
         return in_float64(found)
 
     @property
-    def words(self) -> str:
+    def description(self) -> str:
         return "exact in L, scrambled points for laws without an exact average"
 
 
@@ -241,9 +241,7 @@ class MonteCarlo(AbstractMethod):
             if quantity.refers_to_limit:
                 inside_domain(head, mu, queries)
             places = list(queries)
-        shape = common_shape(batch, lengths.shape)
-        which = np.broadcast_to(np.arange(len(places)).reshape(batch), shape).ravel()
-        wanted = np.broadcast_to(lengths, shape).ravel()
+        shape, which, wanted = flat_pairs(batch, lengths)
         # one average for one pair keeps the key: the same result alone and in a batch of one
         keys = [key] if len(wanted) == 1 else jax.random.split(key, len(wanted))
         found = [
@@ -278,7 +276,7 @@ class MonteCarlo(AbstractMethod):
         return Estimate(value, np.zeros_like(value), self)
 
     @property
-    def words(self) -> str:
+    def description(self) -> str:
         return "Monte Carlo"
 
     def average(self, function: Callable[[Key[Array, ""]], Array], *, numbers: int = 1) -> Estimate:

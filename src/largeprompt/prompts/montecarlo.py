@@ -5,7 +5,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Key
 
-from ..attention import Head, attend
+from ..attention import Head
 from ..measures import AbstractMeasure
 from .quantities import AbstractQuantity
 from .sampling import sample_outputs
@@ -28,14 +28,9 @@ class Replicate(eqx.Module):
             z = z.sample(for_query, 1).points[0]
         normal = None if self.whole_tokens else mu.as_gaussian()
         if quantity.from_output and normal is not None:
-            reader = quantity.reader(head)
-            output = sample_outputs(key, reader, normal, z, self.length, 1)[0]
+            output = sample_outputs(key, quantity.reader(head), normal, z, self.length, 1)[0]
             return quantity.of_output(head, mu, output, z)
-        prompt = mu.sample(key, self.length)
-        if quantity.from_output:
-            output = attend(quantity.reader(head), prompt, z)
-            return quantity.of_output(head, mu, output, z)
-        return quantity.of_prompt(head, mu, prompt, z)
+        return quantity.of_prompt(head, mu, mu.sample(key, self.length), z)
 
 
 class LimitAt(eqx.Module):

@@ -48,6 +48,17 @@ def pairs(
     return broadcast(queries), broadcast(tilts), jnp.broadcast_to(L, shape)
 
 
+def flat_pairs(
+    batch: tuple[int, ...], lengths: np.ndarray
+) -> tuple[tuple[int, ...], np.ndarray, np.ndarray]:
+    """The common shape of a batch of queries and of lengths, and, flattened, the index of the
+    query and the length of every entry.
+    """
+    shape = common_shape(batch, lengths.shape)
+    which = np.arange(np.prod(batch, dtype=int)).reshape(batch)
+    return shape, np.broadcast_to(which, shape).ravel(), np.broadcast_to(lengths, shape).ravel()
+
+
 def common_shape(batch: tuple[int, ...], lengths: tuple[int, ...]) -> tuple[int, ...]:
     """Shape of a batch of queries broadcast against lengths."""
     try:

@@ -40,16 +40,16 @@ class AbstractQuantity(eqx.Module):
     def limit(self, head: Head, mu: AbstractMeasure, z: Float[Array, "*batch d"]) -> Array:
         """Value for the infinite prompt."""
 
-    @abstractmethod
     def of_prompt(
         self, head: Head, mu: AbstractMeasure, prompt: AbstractMeasure, z: Float[Array, " d"]
     ) -> Array:
         """Value for one prompt, whose tokens were drawn from mu, at one query."""
+        return self.of_output(head, mu, attend(self.reader(head), prompt, z), z)
 
     def of_output(
         self, head: Head, mu: AbstractMeasure, output: Float[Array, " m"], z: Float[Array, " d"]
     ) -> Array:
-        """Value from the output of one prompt alone; only called where `from_output` is true."""
+        """Value from the output of `reader(head)` on one prompt; defined where `from_output`."""
         raise NotImplementedError
 
     @property
@@ -85,19 +85,13 @@ class AbstractQuantity(eqx.Module):
         `laws` holds atoms for the tokens of law mu: one law, or one for each query.
         """
 
-        def each(law: Empirical, z: np.ndarray, lengths: np.ndarray) -> Bounded:
-            found = self.discrete(head, law, z[:, None, :], lengths[None, :])
+        def average(head: Head, law: Empirical, z: ArrayInput, L: ArrayInput) -> Bounded:
+            found = self.discrete(head, law, z, L)
             if found is None:
                 raise sampled_only(self)
             return found
 
-        def at(lengths: np.ndarray) -> Bounded:
-            if len(laws) == 1:
-                return Bounded(*map(np.asarray, each(laws[0], z, lengths)))
-            found = [each(law, z[i : i + 1], lengths) for i, law in enumerate(laws)]
-            return Bounded(*(np.concatenate(part) for part in zip(*found, strict=True)))
-
-        return at
+        return lambda lengths: _at_each_query(average, head, laws, z, lengths)
 
     @property
     def tail_order(self) -> int:
@@ -120,11 +114,6 @@ class _AbstractOfOutput(AbstractQuantity):
     @property
     def from_output(self) -> bool:
         return True
-
-    def of_prompt(
-        self, head: Head, mu: AbstractMeasure, prompt: AbstractMeasure, z: Float[Array, " d"]
-    ) -> Array:
-        return self.of_output(head, mu, attend(self.reader(head), prompt, z), z)
 
 
 class Output(_AbstractOfOutput):
@@ -249,19 +238,11 @@ class OutputError(_AbstractOfOutput):
             return own
         gap = np.asarray(_gap(head, mu, z, 1.0))[:, None]
 
-        def shift(lengths: np.ndarray) -> Bounded:
-            if len(laws) == 1:
-                found = discrete_tokens.mean_shift(head, laws[0], z[:, None, :], lengths[None, :])
-                return Bounded(*map(np.asarray, found))
-            each = [
-                discrete_tokens.mean_shift(head, law, z[i : i + 1, None, :], lengths[None, :])
-                for i, law in enumerate(laws)
-            ]
-            return Bounded(*(np.concatenate(part) for part in zip(*each, strict=True)))
+        def to_linear(lengths: np.ndarray) -> Bounded:
+            shift = _at_each_query(discrete_tokens.mean_shift, head, laws, z, lengths)
+            return _to_linear(own(lengths), shift, gap)
 
-        return lambda lengths: Bounded(
-            *map(np.asarray, _to_linear(own(lengths), shift(lengths), gap))
-        )
+        return to_linear
 
 
 class GradientError(AbstractQuantity):
@@ -292,9 +273,7 @@ class GradientError(AbstractQuantity):
 
     def reader(self, head: Head) -> Head:
         """For V the head that reads the whole token: dT/dV is its output, in each row of V."""
-        if self.matrix == "U":
-            return head
-        return Head(U=head.U, V=jnp.eye(head.dim, dtype=head.V.dtype))
+        return head if self.matrix == "U" else head.reading_tokens()
 
     def limit(self, head: Head, mu: AbstractMeasure, z: Array) -> Array:
         return jnp.zeros(z.shape[:-1], z.dtype)
@@ -305,9 +284,9 @@ class GradientError(AbstractQuantity):
     def of_prompt(
         self, head: Head, mu: AbstractMeasure, prompt: AbstractMeasure, z: Array
     ) -> Array:
-        found, limit = (
-            getattr(attend_jacobians(head, law, z), self.matrix) for law in (prompt, mu)
-        )
+        if self.matrix == "V":
+            return super().of_prompt(head, mu, prompt, z)
+        found, limit = (attend_jacobians(head, law, z).U for law in (prompt, mu))
         return jnp.sum((found - limit) ** 2)
 
     def gaussian(self, head: Head, mu: Gaussian, z: ArrayInput, L: ArrayInput) -> Bounded:
@@ -363,6 +342,23 @@ class FunctionOfOutput(_AbstractOfOutput):
 
     def of_output(self, head: Head, mu: AbstractMeasure, output: Array, z: Array) -> Array:
         return jnp.asarray(self.function(output))
+
+
+def _at_each_query(
+    average: Callable[[Head, Empirical, ArrayInput, ArrayInput], Bounded],
+    head: Head,
+    laws: Sequence[Empirical],
+    z: np.ndarray,
+    lengths: np.ndarray,
+) -> Bounded:
+    """An average at queries z of shape (q, d), for one law of tokens or one for each query."""
+    if len(laws) == 1:
+        found = average(head, laws[0], z[:, None, :], lengths[None, :])
+        return Bounded(*map(np.asarray, found))
+    each = [
+        average(head, law, z[i : i + 1, None, :], lengths[None, :]) for i, law in enumerate(laws)
+    ]
+    return Bounded(*(np.concatenate(part) for part in zip(*each, strict=True)))
 
 
 def _gap(head: Head, mu: AbstractMeasure, z: ArrayInput, L: ArrayInput) -> Array:

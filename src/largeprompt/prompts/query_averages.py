@@ -21,7 +21,7 @@ from ..attention.softmax import inside_domain, queries_of
 from ..measures import AbstractMeasure, Empirical, Gaussian
 from ..participation import Along
 from .gaussian_averages import Decomposition
-from .pairs import common_shape
+from .pairs import flat_pairs
 from .quadratic_form import Average
 from .quantities import AbstractQuantity, sampled_only
 from .quasi import Scrambling, needed, representative, scrambled, tail_of
@@ -103,11 +103,11 @@ def _over_variances(
     mean = np.asarray(nu.mean(), np.float64)
     second = np.asarray(nu.cov(), np.float64) + np.outer(mean, mean)
     constant = parts.constant(mean, second)
-    # averages of odd functions may vanish: their errors refer to the size of the function
-    odd = [
+    # the average of a linear feature may vanish: its error is relative to the feature's deviation
+    linear = [
         0.0 if f.linear is None else math.sqrt(f.linear @ second @ f.linear) for f in parts.features
     ]
-    natural = float(np.max(np.abs(parts.mix) @ np.array(odd)))
+    natural = float(np.max(np.abs(parts.mix) @ np.array(linear)))
 
     def rules(level: int) -> list[Average]:
         return averages(nu, parts.factor, parts.features, log_length, scrambling, level)
@@ -404,9 +404,7 @@ def represented_at(
     if quantity.refers_to_limit:
         inside_domain(head, mu, queries)
     lengths = np.asarray(length_array(L))
-    shape = common_shape(batch, lengths.shape)
-    which = np.broadcast_to(np.arange(len(queries)).reshape(batch), shape).ravel()
-    wanted = np.broadcast_to(lengths, shape).ravel()
+    shape, which, wanted = flat_pairs(batch, lengths)
     keys, exponent = scrambling.keys(), scrambling.exponent(_AT_A_QUERY)
     value: list[np.ndarray] = [np.empty(0)] * wanted.size
     error = list(value)

@@ -54,6 +54,10 @@ def find_study(name: str) -> Study:
     """Return the study called `name`."""
     if name not in STUDIES:
         raise ValueError(
-            message(f"a study must be one of {', '.join(STUDIES)}", repr(name), "name one of them")
+            message(
+                f"a study must be one of {', '.join(STUDIES)}",
+                repr(name),
+                "`largeprompt studies` lists them",
+            )
         )
     return STUDIES[name]

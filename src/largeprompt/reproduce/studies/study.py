@@ -177,7 +177,7 @@ class Study:
         """Configuration of a scale, "quick" or "full"."""
         if scale not in ("quick", "full"):
             raise ValueError(
-                _checks.message("scale must be 'quick' or 'full'", repr(scale), "pass one of them")
+                _checks.message("scale must be 'quick' or 'full'", repr(scale), "pass 'quick'")
             )
         return self.quick if scale == "quick" else self.full
 
