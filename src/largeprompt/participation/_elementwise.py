@@ -5,8 +5,10 @@ memory. This module applies it to arrays in chunks, so that memory is bounded (a
 and differentiates it in forward mode (one extra evaluation, nothing stored, for `grad` as well).
 """
 
+import math
 from collections.abc import Callable
 from functools import lru_cache
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -16,10 +18,10 @@ from jaxtyping import Array, Float
 
 from .._typing import ArrayInput
 
-Kernel = Callable[..., tuple[Array, ...]]
+Kernel = Callable[..., tuple[Any, ...]]  # of NumPy arrays, or of JAX arrays
 
 _CHUNK = 16  # scalars evaluated at once: the kernels' matrices then stay in cache
-_BLOCK = 1024  # scalars handed to one compiled call outside jit
+_STEP = 1e-10  # of complex steps, relative
 
 
 def _chunked(kernel: Kernel) -> Kernel:
@@ -30,11 +32,11 @@ def _chunked(kernel: Kernel) -> Kernel:
         shape, size = args[0].shape, args[0].size
         flat = [jnp.ravel(a) for a in args]
         if size <= _CHUNK:
-            out = jax.vmap(kernel)(*flat)
+            out = kernel(*flat)
         else:
             pad = -size % _CHUNK
             chunks = [jnp.pad(a, (0, pad), mode="edge").reshape(-1, _CHUNK) for a in flat]
-            out = jax.lax.map(lambda chunk: jax.vmap(kernel)(*chunk), tuple(chunks))
+            out = jax.lax.map(lambda chunk: kernel(*chunk), tuple(chunks))
             out = jax.tree.map(lambda a: a.ravel()[:size], out)
         return jax.tree.map(lambda a: a.reshape(shape), out)
 
@@ -96,45 +98,33 @@ def elementwise(kernel: Kernel) -> Kernel:
     return call
 
 
-@lru_cache(maxsize=512)
-def _compiled_block(kernel: Kernel) -> Kernel:
-    """One executable for up to _BLOCK scalars: the number of chunks is a run-time value."""
-
-    def run(chunks: Array, *args: Float[Array, " block"]) -> tuple[Array, ...]:
-        def body(i: Array, out: tuple[Array, ...]) -> tuple[Array, ...]:
-            part = [jax.lax.dynamic_slice_in_dim(a, i * _CHUNK, _CHUNK) for a in args]
-            new = jax.vmap(kernel)(*part)
-            return tuple(
-                jax.lax.dynamic_update_slice_in_dim(o, n, i * _CHUNK, 0)
-                for o, n in zip(out, new, strict=True)
-            )
-
-        shapes = jax.eval_shape(jax.vmap(kernel), *args)
-        return jax.lax.fori_loop(
-            0, chunks, body, tuple(jnp.zeros(s.shape, s.dtype) for s in shapes)
-        )
-
-    return jax.jit(run)
-
-
-def evaluate(kernel: Kernel, *args: ArrayInput) -> tuple[Float[Array, "..."], ...]:
-    """The kernel on concrete arguments, broadcast, in float64 whatever JAX's default is.
-
-    No recompilation when values, or the number of values, change.
-    """
+def evaluate(kernel: Kernel, *args: ArrayInput) -> tuple[np.ndarray, ...]:
+    """The kernel on known arguments, broadcast, by NumPy: nothing is compiled."""
     arrays = np.broadcast_arrays(*(np.asarray(a, np.float64) for a in args))
-    shape, size = arrays[0].shape, arrays[0].size
-    flat = [np.ravel(a) for a in arrays]
-    with jax.enable_x64(True), jax.ensure_compile_time_eval():
-        if size == 0:
-            outputs = jax.eval_shape(kernel, *(np.float64(1.0) for _ in flat))
-            return tuple(jnp.zeros(shape, jnp.float64) for _ in outputs)
-        blocks = []
-        for start in range(0, size, _BLOCK):
-            piece = [a[start : start + _BLOCK] for a in flat]
-            count = piece[0].size
-            padded = [np.pad(a, (0, _BLOCK - count), mode="edge") for a in piece]
-            out = _compiled_block(kernel)(np.int32(-(-count // _CHUNK)), *padded)
-            blocks.append([np.asarray(o)[:count] for o in out])
-        columns = zip(*blocks, strict=True)
-        return tuple(jax.device_put(np.concatenate(c).reshape(shape)) for c in columns)
+    return _by_numpy(kernel, [a.astype(a.dtype) for a in arrays])
+
+
+def evaluate_with_slope(kernel: Kernel, argnum: int, *args: ArrayInput) -> tuple[np.ndarray, ...]:
+    """Values, and derivatives in one argument by a complex step, which loses no digits."""
+    arrays = np.broadcast_arrays(*(np.asarray(a, np.float64) for a in args))
+    arrays = [a.astype(complex if i == argnum else float) for i, a in enumerate(arrays)]
+    with np.errstate(invalid="ignore"):  # infinite arguments have no step
+        size = _STEP * np.abs(arrays[argnum])
+        arrays[argnum] += 1j * np.where(np.isfinite(size), size, 0.0)
+    found = _by_numpy(kernel, arrays)
+    slopes = [np.imag(value) / size for value in found]
+    return (*map(np.real, found), *slopes)
+
+
+def _by_numpy(kernel: Kernel, arrays: list[np.ndarray]) -> tuple[np.ndarray, ...]:
+    shape, flat = arrays[0].shape, [a.ravel() for a in arrays]
+    if not flat[0].size:
+        flat = [np.ones(1, a.dtype) for a in flat]
+    # neighbours need the same lattice, so that NumPy computes only one of two
+    order = np.argsort(flat[0].real)
+    chunks = [order[i : i + _CHUNK] for i in range(0, len(order), _CHUNK)]
+    with np.errstate(all="ignore"):
+        found = [kernel(*(a[chunk] for a in flat)) for chunk in chunks]
+    places = np.argsort(order)
+    outputs = (np.concatenate(column)[places] for column in zip(*found, strict=True))
+    return tuple(o[: math.prod(shape)].reshape(shape) for o in outputs)

@@ -6,7 +6,7 @@ import numpy as np
 
 from .._typing import ArrayInput
 from ._domain import checked
-from ._elementwise import Kernel, evaluate, with_slope
+from ._elementwise import Kernel, evaluate_with_slope
 from .gradient_moments import gradient_moments_kernel
 from .weight_moments import participation_kernel
 
@@ -39,7 +39,7 @@ def gradient_moments_along(sigma: ArrayInput, L: ArrayInput) -> Along:
 
 
 def _along(name: str, kernel: Kernel, sigma: ArrayInput, L: ArrayInput) -> Along:
-    both = [np.asarray(a) for a in evaluate(with_slope(kernel, 1), *checked(name, sigma, L))]
+    both = evaluate_with_slope(kernel, 1, *checked(name, sigma, L))
     half = len(both) // 2
     finite = np.isfinite(np.asarray(L, np.float64))
     slope = np.where(finite, np.stack(both[half : 2 * half - 1]), 0.0)

@@ -20,13 +20,11 @@ from collections import defaultdict
 from functools import lru_cache
 
 import equinox as eqx
-import jax
-import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from .._typing import ArrayInput
 from ._domain import apply
-from ._laplace import Rule, Scalar, contract, laplace_rule
+from ._laplace import Rule, Values, contract, frozen, laplace_rule, library
 from .score_moments import Factors
 from .stein import Combination, Polynomial, combine, moment_probes
 from .weight_moments import finite_length
@@ -89,13 +87,14 @@ def stein_form(name: str) -> Polynomial:
     return {power: {m: c for m, c in terms.items() if c} for power, terms in total.items()}
 
 
-def _add_up(terms: list[Scalar]) -> tuple[Scalar, Scalar]:
+def _add_up(terms: list[Values]) -> tuple[Values, Values]:
     """(sum, rounding error of the sum) of terms known to relative accuracy _ROUNDING."""
-    stacked = jnp.stack(terms)
-    return jnp.sum(stacked), _ROUNDING * jax.lax.stop_gradient(jnp.sum(jnp.abs(stacked)))
+    xp = library(*terms)
+    stacked = xp.stack(terms)
+    return xp.sum(stacked, axis=0), _ROUNDING * frozen(xp.sum(xp.abs(stacked), axis=0))
 
 
-def _stein_terms(name: str, moments: dict[tuple[int, ...], Scalar], sigma: Scalar) -> list[Scalar]:
+def _stein_terms(name: str, moments: dict[tuple[int, ...], Values], sigma: Values) -> list[Values]:
     return [
         c * moments[m] * sigma ** (2 * power)
         for power, terms in stein_form(name).items()
@@ -103,7 +102,7 @@ def _stein_terms(name: str, moments: dict[tuple[int, ...], Scalar], sigma: Scala
     ]
 
 
-def _direct_terms(name: str, rule: Rule, L: Scalar, sigma: Scalar) -> list[Scalar]:
+def _direct_terms(name: str, rule: Rule, L: Values, sigma: Values) -> list[Values]:
     return [
         weight * contract(rule, L, _sorted(factors)) / sigma ** (2 * divide_by)
         for combination, divide_by in _QUANTITIES[name]
@@ -115,7 +114,8 @@ def _sorted(factors: Factors) -> Factors:
     return tuple(sorted(factors, reverse=True))
 
 
-def gradient_moments_kernel(sigma: Scalar, L: Scalar) -> tuple[Scalar, ...]:
+def gradient_moments_kernel(sigma: Values, L: Values) -> tuple[Values, ...]:
+    xp = library(sigma, L)
     finite, L = finite_length(L)
     wanted = {m for name in _QUANTITIES for terms in stein_form(name).values() for m in terms}
     wanted |= {(2,), (3,), (2, 2)}
@@ -123,25 +123,25 @@ def gradient_moments_kernel(sigma: Scalar, L: Scalar) -> tuple[Scalar, ...]:
     moments = {m: contract(rule, L, tuple((0, k) for k in m)) for m in wanted}
 
     direct_ok = sigma > _DIRECT_FROM
-    safe = jnp.where(direct_ok, sigma, 1.0)
-    centre = jnp.minimum(safe**2, safe * jnp.sqrt(2 * jnp.log(jax.lax.stop_gradient(L))))
-    centre = jax.lax.stop_gradient(centre)  # the quantities do not depend on it
-    direct_rule = laplace_rule(safe, L, ((4,), (2, 2), (1, 1, 1, 1)), (0, 1, 2, 3, 4), centre)
+    safe = xp.where(direct_ok, sigma, 1.0)
+    # the quantities do not depend on the centre
+    centre = frozen(xp.minimum(safe**2, safe * xp.sqrt(2 * xp.log(frozen(L)))))
+    direct_rule = laplace_rule(safe, L, ((4,), (2, 2), (1, 1, 1, 1)), 4, centre)
 
     values, errors = [], []
     for name in _QUANTITIES:
         reduced, reduced_error = _add_up(_stein_terms(name, moments, sigma))
         direct, direct_error = _add_up(_direct_terms(name, direct_rule, L, safe))
         use_direct = direct_ok & (direct_error < reduced_error)
-        value = jnp.where(use_direct, direct, reduced)
+        value = xp.where(use_direct, direct, reduced)
         values.append(value)
-        size = jax.lax.stop_gradient(jnp.maximum(jnp.abs(value), moments[2, 2]))
-        error = jnp.where(use_direct, direct_error, reduced_error)
-        errors.append(jnp.where(size > 1e-290, error / jnp.where(size > 1e-290, size, 1.0), 0.0))
-    gap = jnp.abs(contract(rule, L, ((0, 1),) * 4) - 1)
-    error = jax.lax.stop_gradient(jnp.max(jnp.stack(errors)) + gap + rule.lost)
+        size = xp.maximum(xp.abs(frozen(value)), frozen(moments[2, 2]))
+        error = xp.where(use_direct, direct_error, reduced_error)
+        errors.append(xp.where(size > 1e-290, error / xp.where(size > 1e-290, size, 1.0), 0.0))
+    gap = frozen(xp.abs(contract(rule, L, ((0, 1),) * 4) - 1))
+    error = xp.max(xp.stack(errors), axis=0) + gap + frozen(rule.lost)
     out = (moments[2,], moments[3,], moments[2, 2], *values, error)
-    return tuple(jnp.where(finite, value, 0.0) for value in out)
+    return tuple(xp.where(finite, value, 0.0) for value in out)
 
 
 def gradient_moments(sigma: ArrayInput, L: ArrayInput) -> GradientMoments:

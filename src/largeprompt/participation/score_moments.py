@@ -9,15 +9,13 @@ moments, and each is the judge of the other.
 import math
 from functools import lru_cache
 
-import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from .. import _checks
 from .._typing import ArrayInput
 from ._domain import apply
 from ._elementwise import Kernel
-from ._laplace import Probes, Scalar, contract, laplace_rule
-from .partitions import merged_blocks
+from ._laplace import Probes, Values, contract, laplace_rule, library
 from .weight_moments import finite_length
 
 Factors = tuple[tuple[int, int], ...]  # (j, k) stands for sum_i (s_i - c)^j p_i^k
@@ -49,17 +47,13 @@ def probes_for(factors: Factors) -> Probes:
     return tuple({(1,) * order, tuple(sorted(k for _, k in factors)), (order,)})
 
 
-def powers_for(factors: Factors) -> tuple[int, ...]:
-    """Every power of the score that occurs in a partition of the factors."""
-    return tuple(sorted({j for blocks, _ in merged_blocks(factors) for j, _ in blocks}))
-
-
-def _tilted_limit(factors: Factors, sigma: Scalar, centre: Scalar) -> Scalar:
+def _tilted_limit(factors: Factors, sigma: Values, centre: Values) -> Values:
     """Limit L -> inf: sum_i (s_i - c)^j p_i tends to E(sigma^2 - c + sigma g)^j; k >= 2 gives 0."""
-    value = jnp.ones_like(sigma)
+    xp = library(sigma)
+    value = xp.ones_like(sigma)
     for j, k in factors:
         if k >= 2:
-            return jnp.zeros_like(sigma)
+            return xp.zeros_like(sigma)
         mean = sigma**2 - centre
         value = value * sum(
             math.comb(j, 2 * i)
@@ -73,13 +67,14 @@ def _tilted_limit(factors: Factors, sigma: Scalar, centre: Scalar) -> Scalar:
 
 @lru_cache(maxsize=256)
 def _kernel(factors: Factors) -> Kernel:
-    probes, powers = probes_for(factors), powers_for(factors)
+    probes, power = probes_for(factors), sum(j for j, _ in factors)
 
-    def kernel(sigma: Scalar, L: Scalar, centre: Scalar) -> tuple[Scalar]:
+    def kernel(sigma: Values, L: Values, centre: Values) -> tuple[Values]:
         finite, L = finite_length(L)
-        rule = laplace_rule(sigma, L, probes, powers, centre)
+        rule = laplace_rule(sigma, L, probes, power, centre)
         value = contract(rule, L, factors)
-        return (jnp.where(finite, value, _tilted_limit(factors, sigma, centre)),)
+        limit = _tilted_limit(factors, sigma, centre)
+        return (library(sigma, L).where(finite, value, limit),)
 
     return kernel
 

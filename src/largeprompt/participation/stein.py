@@ -16,13 +16,12 @@ from collections import defaultdict
 from collections.abc import Collection, Mapping
 from functools import lru_cache
 
-import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from .._typing import ArrayInput
 from ._domain import apply
 from ._elementwise import Kernel
-from ._laplace import Probes, Scalar, contract, laplace_rule
+from ._laplace import Probes, Values, contract, laplace_rule, library
 from .score_moments import Factors, checked_factors
 from .weight_moments import finite_length
 
@@ -96,15 +95,16 @@ def _kernel(terms: tuple[tuple[int, Moment, int], ...]) -> Kernel:
     """The kernel of sum coefficient sigma^(2 power) moment; one set of nodes serves them all."""
     moments = {moment for _, moment, _ in terms if moment}
 
-    def kernel(sigma: Scalar, L: Scalar) -> tuple[Scalar]:
+    def kernel(sigma: Values, L: Values) -> tuple[Values]:
+        xp = library(sigma, L)
         finite, L = finite_length(L)
-        values: dict[Moment, Scalar] = {(): jnp.ones_like(sigma)}
+        values: dict[Moment, Values] = {(): xp.ones_like(sigma)}
         if moments:
             rule = laplace_rule(sigma, L, moment_probes(moments))
             for moment in moments:
                 value = contract(rule, L, tuple((0, k) for k in moment))
-                values[moment] = jnp.where(finite, value, 0.0)
-        start = jnp.zeros_like(sigma)
+                values[moment] = xp.where(finite, value, 0.0)
+        start = xp.zeros_like(sigma)
         return (sum((c * values[m] * sigma ** (2 * power) for power, m, c in terms), start),)
 
     return kernel

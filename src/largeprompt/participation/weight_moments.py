@@ -10,8 +10,6 @@ They determine the exact finite-prompt errors of softmax attention (docs/finite_
 from functools import lru_cache
 
 import equinox as eqx
-import jax
-import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 from numpy.polynomial import Chebyshev
@@ -20,7 +18,7 @@ from .. import _checks
 from .._typing import ArrayInput
 from ._domain import RESOLVED, SHORT, apply
 from ._elementwise import Kernel
-from ._laplace import Scalar, contract, laplace_rule
+from ._laplace import Values, contract, frozen, laplace_rule, library
 
 _ROUNDING = 2e-14  # rounding error of the sums in float64
 # the identities weigh the errors differently than the moments do
@@ -40,41 +38,42 @@ class Participation(eqx.Module):
     error: Float[Array, "..."]
 
 
-def finite_length(L: Scalar) -> tuple[Array, Scalar]:
+def finite_length(L: Values) -> tuple[Values, Values]:
     """(whether `L` is finite, `L` or 2 where it is not, since an inf would spoil derivatives)."""
-    finite = jnp.isfinite(L)
-    return finite, jnp.where(finite, L, 2.0)
+    xp = library(L)
+    finite = xp.isfinite(L)
+    return finite, xp.where(finite, L, 2.0)
 
 
 def _powers(*ks: int) -> tuple[tuple[int, int], ...]:
     return tuple((0, k) for k in ks)
 
 
-def participation_kernel(sigma: Scalar, L: Scalar) -> tuple[Scalar, ...]:
-    """(P_2, P_3, P_22, error) for scalars.
+def participation_kernel(sigma: Values, L: Values) -> tuple[Values, ...]:
+    """(P_2, P_3, P_22, error).
 
     The error comes from sum_i p_i = 1, which holds exactly and costs nothing on the nodes at
     hand: E (sum p)^4 = 1 tests phi_0..phi_4 in the proportions of the constant 1, and E[Y_2 (sum
     p)^2] = P_2, E[Y_3 sum p] = P_3, with Y_k = sum p^k, test them relative to the small numbers
     returned.
     """
+    xp = library(sigma, L)
     finite, L = finite_length(L)
     rule = laplace_rule(sigma, L, _PROBES)
 
-    def moment(*ks: int) -> Scalar:
+    def moment(*ks: int) -> Values:
         return contract(rule, L, _powers(*ks))
 
     p2, p3, p22 = moment(2), moment(3), moment(2, 2)
 
     gaps = [
-        jnp.abs(moment(1, 1, 1, 1) - 1),
-        jnp.abs(moment(2, 1, 1) / p2 - 1),
-        jnp.abs(moment(3, 1) / p3 - 1),
+        xp.abs(moment(1, 1, 1, 1) - 1),
+        xp.abs(moment(2, 1, 1) / p2 - 1),
+        xp.abs(moment(3, 1) / p3 - 1),
     ]
-    nodes = 2.0**-52 * jnp.log(L)  # the rounding of nodes t = e^tau, about 1/L
-    error = _ROUNDING + nodes + _SAFETY * jnp.max(jnp.stack(gaps)) + rule.lost
-    error = jax.lax.stop_gradient(error)
-    return tuple(jnp.where(finite, value, 0.0) for value in (p2, p3, p22, error))
+    nodes = 2.0**-52 * xp.log(L)  # the rounding of nodes t = e^tau, about 1/L
+    error = frozen(_ROUNDING + nodes + _SAFETY * xp.max(xp.stack(gaps), axis=0) + rule.lost)
+    return tuple(xp.where(finite, value, 0.0) for value in (p2, p3, p22, error))
 
 
 def participation(sigma: ArrayInput, L: ArrayInput) -> Participation:
@@ -118,16 +117,16 @@ def moment_kernel(ks: tuple[int, ...]) -> Kernel:
     """The kernel of E prod_a sum_i p_i^{k_a}; every k_a >= 2."""
     probes = tuple({(sum(ks),), ks, (1,) * sum(ks)})
 
-    def kernel(sigma: Scalar, L: Scalar) -> tuple[Scalar]:
+    def kernel(sigma: Values, L: Values) -> tuple[Values]:
         finite, L = finite_length(L)
         rule = laplace_rule(sigma, L, probes)
-        return (jnp.where(finite, contract(rule, L, _powers(*ks)), 0.0),)
+        return (library(sigma, L).where(finite, contract(rule, L, _powers(*ks)), 0.0),)
 
     return kernel
 
 
-def _ones(sigma: Scalar, L: Scalar) -> tuple[Scalar]:
-    return (jnp.ones_like(sigma),)
+def _ones(sigma: Values, L: Values) -> tuple[Values]:
+    return (library(sigma, L).ones_like(sigma),)
 
 
 def participation_moment(
