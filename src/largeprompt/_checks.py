@@ -123,7 +123,7 @@ def shaped(name: str, array: Array, shape: tuple[int | str, ...]) -> Array:
 def same_dtype(*arrays: Array) -> tuple[Array, ...]:
     """The arrays cast to their common floating-point type."""
     dtype = np.result_type(*(array.dtype for array in arrays))
-    return tuple(array.astype(dtype) for array in arrays)
+    return tuple(array if array.dtype == dtype else array.astype(dtype) for array in arrays)
 
 
 def count(name: str, value: Any) -> int:
@@ -208,7 +208,7 @@ def covariance(name: str, value: ArrayInput) -> Float[Array, "d d"]:
         received="a matrix with a negative eigenvalue",
         fix="use Gaussian.from_factor(mean, B) if you have a factor B with B @ B.T",
     )
-    return (matrix + matrix.T) / 2
+    return jnp.asarray((seen + seen.T) / 2) if library is np else (matrix + matrix.T) / 2
 
 
 def log_weights(name: str, value: ArrayInput, size: int) -> Float[Array, " n"]:

@@ -3,17 +3,27 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.core import Tracer
 from jaxtyping import Array, Float
+
+from ._arrays import Values, library
+
+
+def psd_sqrt(matrix: Float[Array, "d d"]) -> Float[Array, "d d"]:
+    """The symmetric square root of a positive semi-definite matrix."""
+    if isinstance(matrix, Tracer):
+        return _psd_sqrt(matrix)
+    values, vectors = np.linalg.eigh(np.asarray(matrix))  # nothing to compile
+    return jax.device_put((vectors * np.sqrt(np.maximum(values, 0.0))) @ vectors.T)
 
 
 @jax.custom_jvp
-def psd_sqrt(matrix: Float[Array, "d d"]) -> Float[Array, "d d"]:
-    """The symmetric square root of a positive semi-definite matrix."""
+def _psd_sqrt(matrix: Float[Array, "d d"]) -> Float[Array, "d d"]:
     values, vectors = jnp.linalg.eigh(matrix)
     return (vectors * jnp.sqrt(jnp.maximum(values, 0.0))) @ vectors.T
 
 
-@psd_sqrt.defjvp
+@_psd_sqrt.defjvp
 def _psd_sqrt_jvp(primals: tuple, tangents: tuple) -> tuple:
     """S dS + dS S = dM solved in the eigenbasis.
 
@@ -30,10 +40,10 @@ def _psd_sqrt_jvp(primals: tuple, tangents: tuple) -> tuple:
     return (vectors * roots) @ vectors.T, vectors @ solved @ vectors.T
 
 
-def safe_sqrt(x: Float[Array, "..."]) -> Float[Array, "..."]:
+def safe_sqrt(x: Values) -> Values:
     """Square root with derivative 0 at 0, for functions that are even in the root."""
-    positive = x > 0
-    return jnp.where(positive, jnp.sqrt(jnp.where(positive, x, 1.0)), 0.0)
+    xp, positive = library(x), x > 0
+    return xp.where(positive, xp.sqrt(xp.where(positive, x, 1.0)), 0.0)
 
 
 def covariance_root(cov: np.ndarray) -> np.ndarray:

@@ -6,20 +6,21 @@ explicit solver of high order takes the descent, an implicit one the valley, dec
 """
 
 import math
+from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
-from jax.flatten_util import ravel_pytree
 
 from .. import _checks
+from .._arrays import flattened, restorer, to_numpy
 from .._float64 import in_float64
 from .._lengths import one_length
 from .._typing import ArrayInput
 from ..icl import AbstractParams, AbstractTask, Attention, FreshRisk, RiskFunction
 from ..prompts import AbstractMethod
-from ._solver import Segment, Tolerances, evaluate, follow
+from ..icl.risks import flat_value_and_gradient
+from ._solver import Segment, Tolerances, follow
 from .trajectory import Phase, Trajectory
 
 _FLOOR = 1e-13  # gradients below are rounding
@@ -27,7 +28,7 @@ _FALLEN = 0.1  # of the first gradient: the descent is nearly over
 _LONGER = 4.0  # times its duration the explicit solver goes on
 _ALONG = 0.9  # share of the gradient along the valley from which on the flow is in it
 _NOISE = 3e-15  # rounding of a gradient: no solution over a time t is sharper than this times t
-_DESCENT, _VALLEY, _INFINITE = 512, 2048, 16384  # most steps of a segment
+_DESCENT, _VALLEY, _INFINITE = 512, 2048, 1024  # most steps of a segment
 _SHARPER = 1e-4  # tolerances of the explicit solver, relative to those in the valley
 
 
@@ -50,7 +51,8 @@ def gradient_flow(
     **Arguments:** `saveat` are times to record (all steps of the solver if None); the last point is
     always recorded. `stationary` is the gradient norm at which the flow ends, by default 1e-4 / L
     (1e-9 at infinity): the drift along the valley is of order 1/L. `rtol` and `atol` are the
-    tolerances in the valley; the descent is followed to 1e-4 of them.
+    tolerances in the valley; the descent, and all of a flow at infinity, are followed to 1e-4 of
+    them.
 
     `method` as in `task.objective`. The risk is exact for `LinearRegression` in block form. By
     `lp.QuasiMonteCarlo(key)` or `lp.MonteCarlo(key)` the flow descends the mean over one fixed
@@ -76,9 +78,11 @@ def gradient_flow(
         "t1", math.inf if t1 is None else t1, "pass a time > 0, or None", above=0.0, finite=False
     )
     times = None if saveat is None else _increasing(saveat)
-    params = jax.tree.map(lambda a: jnp.asarray(a, jnp.float64), params)
+    params = to_numpy(params)
     risk = task.risk_by(length, attention, params, method)
-    run = _Run(risk.objective(), params, end, times, goal, rtol, atol)
+    objective = risk.objective()
+    evaluate = flat_value_and_gradient(objective, params)
+    run = _Run(objective, evaluate, params, end, times, goal, rtol, atol)
     pieces = run.segments(task.is_stiff(length))
     return _trajectory(pieces, run, risk.fresh(), length, attention)
 
@@ -105,6 +109,7 @@ class _Run(NamedTuple):
     """One flow: objective, start, end, times to record, and tolerances."""
 
     objective: RiskFunction
+    evaluate: Callable[[np.ndarray], tuple[float, np.ndarray]]  # value and gradient, flat
     start: AbstractParams
     end: float
     times: np.ndarray | None
@@ -114,8 +119,8 @@ class _Run(NamedTuple):
 
     def segments(self, stiff: bool) -> list[Segment]:
         """The segments of the flow: the descent, and decades of the valley if it is stiff."""
-        flat = ravel_pytree(self.start)[0]
-        norm = float(evaluate(self.objective, self.start, np.asarray(flat)[None])[1][0])
+        flat = flattened(self.start)
+        norm = float(np.linalg.norm(self._gradient(flat)))
         if not math.isfinite(norm):
             raise ValueError(
                 _checks.message(
@@ -125,7 +130,7 @@ class _Run(NamedTuple):
                 )
             )
         recorded = 1 if self.times is None or self.times[0] == 0 else 0
-        start = Segment(np.zeros(recorded), np.asarray(flat)[None][:recorded], 0.0, flat, True)
+        start = Segment(np.zeros(recorded), flat[None][:recorded], 0.0, flat, True)
         if norm <= self.goal:
             return [start]
         if stiff:
@@ -139,19 +144,22 @@ class _Run(NamedTuple):
             pieces = [start, self._explicit(start, longer, self.goal, _INFINITE)]
         arrived = pieces[-1].succeeded and pieces[-1].last_time < 0.999 * longer
         while not arrived and pieces[-1].last_time < min(self.end, 1e8 / self.goal):
-            piece = self._decade(pieces[-1])
+            piece = self._decade(pieces[-1], 1.0 if stiff else _SHARPER)
             pieces.append(piece)
             if piece.last_time < 0.999 * self._decade_end(pieces[-2]):  # arrived, or gave up
                 break
         return pieces
 
+    def _gradient(self, flat: np.ndarray) -> np.ndarray:
+        return self.evaluate(flat)[1]
+
     def _decade_end(self, before: Segment) -> float:
         return min(10 * max(before.last_time, 1e-3), self.end)
 
-    def _decade(self, before: Segment) -> Segment:
+    def _decade(self, before: Segment, sharper: float) -> Segment:
         """The implicit solver, up to ten times the time reached."""
-        end = self._decade_end(before)
-        tolerances = Tolerances(self.goal, self.rtol, max(self.atol, _NOISE * end))
+        end, atol = self._decade_end(before), sharper * self.atol
+        tolerances = Tolerances(self.goal, sharper * self.rtol, max(atol, _NOISE * end))
         return self._follow(before, end, tolerances, True, _VALLEY)
 
     def _explicit(self, before: Segment, t1: float, goal: float, most_steps: int) -> Segment:
@@ -167,15 +175,16 @@ class _Run(NamedTuple):
         implicit: bool,
         most_steps: int,
     ) -> Segment:
+        here = restorer(self.start)(before.last_point)
         return follow(
-            self.objective,
-            self.start,
+            self._gradient,
             before.last_point,
             before.last_time,
             t1,
             self.times,
             tolerances,
             implicit=implicit,
+            coordinates=here.straight_coordinates() if implicit else None,
             most_steps=most_steps,
         )
 
@@ -189,8 +198,10 @@ def _trajectory(
     last = pieces[-1].last_time
     if not len(times) or times[-1] < last:
         times = np.append(times, last)
-        points = np.concatenate([points, np.asarray(pieces[-1].last_point)[None]])
-    loss, norm, along = evaluate(run.objective, run.start, points)
+        points = np.concatenate([points, pieces[-1].last_point[None]])
+    found = [run.evaluate(point) for point in points]
+    loss, gradients = np.array([value for value, _ in found]), np.stack([g for _, g in found])
+    norm = np.linalg.norm(gradients, axis=1)
     if not np.all(np.isfinite(loss)):
         raise ValueError(
             _checks.message(
@@ -199,13 +210,14 @@ def _trajectory(
                 "start from smaller parameters",
             )
         )
+    params = restorer(run.start)(points)
+    along = _share_along_valley(params, gradients)
     phase: Phase = "descent"
     if norm[-1] <= run.goal:
         phase = "stationary"
     elif along[-1] >= _ALONG:
         phase = "valley"
     reached = np.flatnonzero(along >= _ALONG)
-    params = jax.tree.map(np.asarray, jax.vmap(ravel_pytree(run.start)[1])(jnp.asarray(points)))
     entered = float(times[reached[0]]) if reached.size else math.inf
     status = _status(phase, last, float(norm[-1]), run, pieces[-1].succeeded)
     risk, error = loss, np.zeros_like(loss)
@@ -225,6 +237,18 @@ def _trajectory(
         L,
         attention,
     )
+
+
+def _share_along_valley(params: AbstractParams, gradients: np.ndarray) -> np.ndarray:
+    """|<gradient, direction of the valley>| over the product of norms, at every point."""
+    shares = np.zeros(len(gradients))
+    for i, gradient in enumerate(gradients):
+        direction = jax.tree.map(lambda leaf, i=i: leaf[i], params).rescaled()
+        if direction is not None:
+            along = flattened(direction)
+            size = np.linalg.norm(gradient) * np.linalg.norm(along)
+            shares[i] = abs(gradient @ along) / size if size > 0 else 0.0
+    return shares
 
 
 def _status(phase: Phase, last: float, norm: float, run: _Run, succeeded: bool) -> str:

@@ -31,8 +31,7 @@ from ..prompts.methods import (
 from ..prompts.quasi import representative
 from ..prompts.sampling import SCORES_AND_VALUES
 from ..prompts.weighted_sums import capacity_for, has_kernel
-from ._exact_risk import Problem, WeightedDraws, block_linear, block_softmax, general_softmax
-from ._linear_risk import linear_risk
+from ._exact_risk import Problem, WeightedDraws
 from .gradient_estimators import (
     AbstractPromptLoss,
     ConditionalLoss,
@@ -45,6 +44,7 @@ from .gradient_estimators import (
 from .output_moments import output_moments
 from .params import AbstractParams, BlockParams
 from .prompt_losses import check_tokens
+from .regression_risk import RegressionRisk
 from .risks import (
     REPLICATES,
     AbstractRisk,
@@ -166,7 +166,7 @@ class LinearRegression(AbstractTask):
         """
         if draws is not None and not isinstance(draws, WeightedDraws):
             draws = _equally_weighted(draws)
-        return eqx.Partial(_risk, *self._ingredients(L, attention), draws)
+        return RegressionRisk(*self._ingredients(L, attention), draws)
 
     def risk_by(
         self,
@@ -499,28 +499,6 @@ def task_risk(
     )
     serves = "lp.QuasiMonteCarlo(key) or lp.MonteCarlo(key), or BlockParams"
     raise unsupported(task, limits, method, serves)
-
-
-def _risk(
-    problem: Problem, length: Any, draws: WeightedDraws | None, params: AbstractParams
-) -> Float[Array, ""]:
-    """Choose the formula for these parameters; `length` is a table (softmax) or 1/L (linear)."""
-    linear = isinstance(length, jax.Array)
-    params = jax.tree.map(jnp.asarray, params)  # as ends of flows are not
-    block = params.as_block()
-    if block is not None:
-        return (block_linear if linear else block_softmax)(problem, block, length)
-    if linear:
-        return linear_risk(problem, *params.matrices(), length)
-    if draws is None:
-        raise ValueError(
-            _checks.message(
-                "a head that is not in block form needs values of w to average over",
-                "none",
-                "pass draws=task.quasi_random_w(key)",
-            )
-        )
-    return general_softmax(problem, params.general(), length, draws)
 
 
 @eqx.filter_jit

@@ -1,26 +1,27 @@
 """The best head in block form, found by a real optimiser and certified by its gradient."""
 
 import math
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import TYPE_CHECKING, NamedTuple
 
-import equinox as eqx
-import jax
-import jax.numpy as jnp
-import lineax
-import optimistix
-from jax.flatten_util import ravel_pytree
+import numpy as np
 from jaxtyping import Array, Float
+from scipy.optimize import minimize
 
 from .. import _checks
-from ._exact_risk import label_size
+from .._arrays import to_jax, to_numpy
 from .params import BlockParams
-from .risks import Attention, RiskFunction
+from .risks import Attention
 
 if TYPE_CHECKING:
     from .linear_regression import LinearRegression
 
-_STEPS = 512
+_SHIFTS = np.linspace(-2.0, 2.0, 33)  # of ln b, tried first
+_STEPS = 512  # of quasi-Newton descent
 _NEWTON = 24
+_KRYLOV = 200  # steps without a stored Hessian
+_DENSE = 300  # unknowns up to which Newton's method stores their Hessian
+_DIFFERENCE = 1e-4  # relative step of the difference quotients in the Hessian
 _CERTIFIED = 1e-9  # largest gradient norm accepted
 
 
@@ -29,26 +30,26 @@ def minimise_block(
 ) -> tuple[BlockParams, Float[Array, ""], Float[Array, ""]]:
     """(params, risk, gradient norm)."""
     start = best_linear(task, L)
-    function = task.risk_function(L, attention)
+    evaluate = task.risk_function(L, attention).by_numpy(start)
+    assert evaluate is not None  # it knows heads in block form
+    A, b = np.asarray(start.A), np.asarray(start.b)
     if attention == "softmax" and L == 1:
         # one token has all the weight, whatever the query: it is best to predict nothing
-        params = BlockParams(jnp.zeros_like(start.A), 0.0)
-    elif attention == "linear" or math.isinf(L):
-        params = start
-    else:
-        params = _descend(function, start)
-    risk, gradient = jax.value_and_grad(function)(params)
-    norm = jnp.linalg.norm(ravel_pytree(gradient)[0])
-    if not bool(norm <= _CERTIFIED):
+        A, b = np.zeros_like(A), np.zeros(())
+    elif attention == "softmax" and math.isfinite(L):
+        A, b = _descend(_Valley(evaluate, _shared_axes(task), len(A)), A, b)
+    risk, gradient = evaluate(A, b)
+    norm = float(np.linalg.norm([np.linalg.norm(part) for part in gradient]))
+    if not norm <= _CERTIFIED:
         raise ValueError(
             _checks.message(
                 f"a minimiser must have a gradient norm of at most {_CERTIFIED:g}",
-                f"{float(norm):.2e} at L = {L:g}",
+                f"{norm:.2e} at L = {L:g}",
                 "choose a larger L: the best head of a very short prompt has scores that are too "
                 "large for the exact average",
             )
         )
-    return params, risk, norm
+    return BlockParams(A, b), *to_jax((np.asarray(risk), np.asarray(norm)))
 
 
 def best_linear(task: "LinearRegression", L: float) -> BlockParams:
@@ -58,44 +59,117 @@ def best_linear(task: "LinearRegression", L: float) -> BlockParams:
     queries' covariance multiplies both sides from the right: it changes the risk, not its
     minimiser.
     """
-    problem = task.problem()
-    Sig, S = problem.cov, problem.task_cov
-    left = (1 + 1 / L) * Sig @ S @ Sig + label_size(problem) / L * Sig
-    N = jnp.linalg.lstsq(left, Sig @ S)[0]
-    b = jnp.sqrt(jnp.linalg.norm(N))
+    Sig, _, S, noise = to_numpy(task.problem())
+    label = np.sum(S * Sig) + noise
+    left = (1 + 1 / L) * Sig @ S @ Sig + label / L * Sig
+    N = np.linalg.lstsq(left, Sig @ S)[0]
+    b = np.sqrt(np.linalg.norm(N))
     return BlockParams(N / b, b)
 
 
-@eqx.filter_jit
-def _descend(function: RiskFunction, start: BlockParams) -> BlockParams:
-    """BFGS, then Newton, in the coordinates (N, ln b), N = bA.
+class _Valley(NamedTuple):
+    """Risk and gradient in the coordinates (N, ln b), N = bA.
 
     At large L the risk is a valley along N = const whose bottom falls by O(1/L) only. It is
-    straight in these coordinates, so Newton's step along it is right however flat it is.
+    straight in these coordinates, so Newton's step along it is right however flat it is. If all
+    covariances share eigenvectors, the minimiser has them too (no gradient leads away from them),
+    and N is given by its eigenvalues.
     """
-    flat, restore = ravel_pytree((start.A * start.b, jnp.log(start.b)))
 
-    def params(y: Float[Array, " n"]) -> BlockParams:
-        # not by the constructor, whose checks call back to Python inside loops; the solver rejects
-        # steps into NaN, and the result is certified by its gradient
-        N, log_b = restore(y)
-        values = (N * jnp.exp(-log_b), jnp.exp(log_b))
-        return eqx.tree_at(lambda block: (block.A, block.b), start, values)
+    evaluate: Callable[..., tuple[float, list[np.ndarray]]]
+    axes: np.ndarray | None
+    d: int
 
-    def risk(y: Float[Array, " n"], _: None = None) -> Float[Array, ""]:
-        return function(params(y))
+    def coordinates(self, A: np.ndarray, b: np.ndarray) -> np.ndarray:
+        return np.append(self._entries(A * b), np.log(b))
 
+    def params(self, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        b = np.asarray(np.exp(y[-1]))
+        if self.axes is None:
+            return y[:-1].reshape(self.d, self.d) / b, b
+        return (self.axes * (y[:-1] / b)) @ self.axes.T, b
+
+    def __call__(self, y: np.ndarray) -> tuple[float, np.ndarray]:
+        A, b = self.params(y)
+        risk, (by_A, by_b) = self.evaluate(A, b)
+        slope = np.append(self._entries(by_A) / b, by_b * b - np.sum(by_A * A))
+        if not np.isfinite(risk):  # a line search turns back
+            return np.inf, np.zeros_like(slope)
+        return risk, slope
+
+    def _entries(self, matrix: np.ndarray) -> np.ndarray:
+        if self.axes is None:
+            return matrix.ravel()
+        return np.einsum("ji,jk,ki->i", self.axes, matrix, self.axes)
+
+
+def _shared_axes(task: "LinearRegression") -> np.ndarray | None:
+    """Eigenvectors of all three covariances of a task, None if there are none."""
+    Sig, root, S, _ = to_numpy(task.problem())
+    # distinct coefficients, so that eigenvalues that agree in one matrix are told apart by another
+    mix = sum(c * M / np.linalg.norm(M) for c, M in zip((1, 0.7, 0.4), (Sig, root, S), strict=True))
+    axes = np.linalg.eigh(mix)[1]
+    for matrix in (Sig, root, S):
+        turned = axes.T @ matrix @ axes
+        if np.max(np.abs(turned - np.diag(np.diag(turned)))) > 1e-12 * np.max(np.abs(turned)):
+            return None
+    return axes
+
+
+def _descend(valley: _Valley, A: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Quasi-Newton descent, then Newton's method."""
+    start = valley.coordinates(A, b)
     # the best ln b on a grid first: the start is far off in that coordinate only
-    shifts = jnp.linspace(-2.0, 2.0, 33)
-    starts = flat + shifts[:, None] * ravel_pytree((jnp.zeros_like(start.A), jnp.ones(())))[0]
-    risks = jax.lax.map(risk, starts)
-    best = starts[jnp.nanargmin(risks)]
-    solver = optimistix.BFGS(rtol=1e-6, atol=1e-9)
-    near = optimistix.minimise(risk, solver, best, max_steps=_STEPS, throw=False).value
-    gradient = jax.grad(risk)
-    newton = optimistix.Newton(rtol=1e-14, atol=1e-16, linear_solver=lineax.AutoLinearSolver(None))
-    found = optimistix.root_find(
-        lambda y, _: gradient(y), newton, near, max_steps=_NEWTON, throw=False
-    ).value
-    better = (risk(found) <= risk(near) * (1 + 1e-9)) & jnp.all(jnp.isfinite(found))
-    return params(jnp.where(better, found, near))
+    starts = start + _SHIFTS[:, None] * np.append(np.zeros(len(start) - 1), 1.0)
+    start = starts[np.argmin([valley(y)[0] for y in starts])]
+    dense = len(start) <= _DENSE
+    near = minimize(
+        valley,
+        start,
+        jac=True,
+        method="BFGS" if dense else "L-BFGS-B",
+        options={"maxiter": _STEPS, "gtol": 1e-9},
+    ).x
+    return valley.params(_newton(valley, near) if dense else _newton_krylov(valley, near))
+
+
+def _newton(valley: _Valley, y: np.ndarray) -> np.ndarray:
+    """Newton steps while they promise less and less: the decrease g'H^-1 g of the risk."""
+    best, promised = y, math.inf
+    for _ in range(_NEWTON):
+        risk, gradient = valley(y)
+        hessian = np.stack([_along(valley, y, e) for e in np.eye(len(y))])
+        # scaled, so that the flat direction of the valley does not pass for a null space
+        diagonal = np.abs(np.diag(hessian))
+        scale = np.sqrt(np.where(diagonal > 0, diagonal, 1.0))
+        scaled = (hessian + hessian.T) / 2 / scale / scale[:, None]
+        step = np.linalg.lstsq(scaled, gradient / scale)[0] / scale
+        decrease = abs(gradient @ step)
+        if not (np.isfinite(risk) and decrease < promised):
+            break
+        best, promised, y = y, decrease, y - step
+    return best
+
+
+def _newton_krylov(valley: _Valley, y: np.ndarray) -> np.ndarray:
+    """The same without the Hessian: its products with vectors suffice for conjugate gradients."""
+    found = minimize(
+        valley,
+        y,
+        jac=True,
+        hessp=lambda y, v: np.linalg.norm(v) * _along(valley, y, v / np.linalg.norm(v)),
+        method="trust-krylov",
+        options={"gtol": _CERTIFIED / 100, "maxiter": _KRYLOV},
+    )
+    return found.x
+
+
+def _along(valley: _Valley, y: np.ndarray, direction: np.ndarray) -> np.ndarray:
+    """Derivative of the gradient along a direction, by a central difference.
+
+    The step is long: along the valley the gradient is of order 1/L, and rounding must stay below
+    it.
+    """
+    step = _DIFFERENCE * max(1.0, float(np.max(np.abs(y * direction))))
+    ahead, behind = (valley(y + sign * step * direction)[1] for sign in (1, -1))
+    return (ahead - behind) / (2 * step)

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple, final
 
 import equinox as eqx
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float
 
 from .. import _checks
@@ -15,7 +16,7 @@ from ..attention import Head
 
 _STRAIGHT = 1e-3  # smallest |b| that coordinates (bA, b) divide by
 
-Flat = Float[Array, " n"]
+Flat = Float[np.ndarray, " n"]
 
 
 class Coordinates(NamedTuple):
@@ -181,17 +182,17 @@ class BlockParams(AbstractParams):
 
 def _multiplied(y: Flat) -> Flat:
     """(A, b) -> (bA, b)."""
-    return jnp.append(y[:-1] * y[-1], y[-1])
+    return np.append(y[:-1] * y[-1], y[-1])
 
 
 def _divided(x: Flat) -> Flat:
     """(N, b) -> (N/b, b)."""
-    return jnp.append(x[:-1] / x[-1], x[-1])
+    return np.append(x[:-1] / x[-1], x[-1])
 
 
 def _pushed(y: Flat, dy: Flat) -> Flat:
     """The change of (bA, b) that goes with a change of (A, b)."""
-    return jnp.append(y[-1] * dy[:-1] + y[:-1] * dy[-1], dy[-1])
+    return np.append(y[-1] * dy[:-1] + y[:-1] * dy[-1], dy[-1])
 
 
 _PRODUCT = Coordinates(_multiplied, _divided, _pushed)

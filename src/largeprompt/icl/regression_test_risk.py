@@ -16,7 +16,7 @@ from .gradient_estimators import Regression, conditional_loss
 from .output_moments import OutputMoments, output_moments
 from .params import AbstractParams
 from .prompt_losses import keys_of_test_sample
-from .risks import REPLICATES, Attention, FreshRisk, RiskFunction, compiled, mean_of_replicates
+from .risks import REPLICATES, Attention, FreshRisk, RiskFunction, mean_of_replicates, risk_of
 
 if TYPE_CHECKING:
     from .linear_regression import LinearRegression
@@ -30,7 +30,7 @@ def exact_test_risk(functions: Sequence[RiskFunction]) -> FreshRisk:
 
     def along(params: AbstractParams) -> Estimate:
         heads = [jax.tree.map(lambda leaf, i=i: leaf[i], params) for i in range(len(functions))]
-        risks = [np.asarray(compiled(*pair)) for pair in zip(functions, heads, strict=True)]
+        risks = [np.asarray(risk_of(*pair)) for pair in zip(functions, heads, strict=True)]
         return Estimate(np.stack(risks), np.zeros(len(risks)), Exact())
 
     return along

@@ -1,12 +1,12 @@
 """Check (sigma, L), and apply kernels to the checked arguments."""
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 from jaxtyping import Array
 
 from .. import _checks
+from .._arrays import to_jax
 from .._float64 import is_traced, require_x64
 from .._lengths import length_array
 from .._typing import ArrayInput
@@ -69,9 +69,7 @@ def apply(
     """Apply a kernel of (sigma, L, ...) to broadcast arguments, concrete or traced."""
     checked_args = checked(name, sigma, L)
     if not is_traced(*checked_args, *more):
-        found = evaluate(kernel, *checked_args, *more)
-        with jax.enable_x64(True), jax.ensure_compile_time_eval():  # also while JAX traces others
-            return tuple(jax.device_put(value) for value in found)
+        return to_jax(evaluate(kernel, *checked_args, *more))
     require_x64(name)
     arrays = jnp.broadcast_arrays(*(jnp.asarray(a, jnp.float64) for a in (*checked_args, *more)))
     return elementwise(kernel)(*arrays)

@@ -27,9 +27,9 @@ import jax.numpy as jnp
 import numpy as np
 import scipy.special
 
+from .._arrays import Values, library
 from .partitions import merged_blocks
 
-Values = Any  # NumPy or JAX arrays: sigma and L of one shape, and functions of them
 Probes = tuple[tuple[int, ...], ...]
 
 DROP = 37.0  # integrands are followed until they fall to e^-DROP (1e-16) of their peak
@@ -41,11 +41,6 @@ STRETCH, KNEE = 2.0, 5.0  # of the map of tau, see _stretched_lattice
 # 1 - exp(-e^y) is written as a normal step Phi((y - STEP_AT)/STEP_WIDTH), whose average is known,
 # plus a bump >= 0.
 STEP_AT, STEP_WIDTH = 1.5, 0.3
-
-
-def library(*values: Values) -> Any:
-    """`jax.numpy` if a value is a JAX array, otherwise `numpy`."""
-    return jnp if any(isinstance(value, jax.Array) for value in values) else np
 
 
 def frozen(value: Values) -> Values:

@@ -23,6 +23,7 @@ point of the integrand. Relative errors are below 1e-9 for L up to 1e20 and belo
 """
 
 from functools import lru_cache
+from typing import NamedTuple
 
 import equinox as eqx
 import jax
@@ -74,6 +75,19 @@ class ExponentialTable(eqx.Module):
         ones, forms = W @ mass, jnp.einsum("hn,n,fn->hf", W, mass, traces)
         return inside * jnp.real(ones), inside * jnp.real(forms)
 
+    def terms(self, variances: np.ndarray) -> "Terms":
+        """Terms of the averages for the eigenvalues of a form M, known numbers (NumPy)."""
+        lines, sizes = np.asarray(self.lines)[:, None], np.asarray(self.log_sizes)
+        served = np.all(2 * lines / _NEAREST * variances < 1, axis=-1)
+        shrink = np.log1p(-np.where(served[:, None], 2 * lines * variances, 0.0))
+        rung = np.argmin(np.where(served, sizes - 0.5 * shrink.sum(-1), np.inf))
+        p, W = np.asarray(self.exponents)[rung], np.asarray(self.weights)[rung]
+        factors = 1 / (1 + 2 * p[:, None] * variances)
+        # the square root of each factor, not of their product, is on the branch real at p = 0
+        mass = np.prod(np.sqrt(factors), axis=-1)
+        inside = 1.0 if np.linalg.norm(variances) <= LARGEST else np.nan
+        return Terms(p, inside * W * mass, factors)
+
     def _best_line(self, M: Float[Array, "d d"]) -> tuple[Int[Array, ""], Bool[Array, ""]]:
         """Line with the smallest sum |W_n| det(I - 2cM)^{-1/2}, and whether M is in range."""
         c = jnp.concatenate([self.lines, self.lines / _NEAREST])
@@ -82,6 +96,17 @@ class ExponentialTable(eqx.Module):
         served = jnp.isfinite(further)  # NaN where I - 2cM is not positive definite
         sizes = jnp.where(served, self.log_sizes - 0.5 * here, jnp.inf)
         return jnp.argmin(sizes), jnp.linalg.norm(M) <= LARGEST
+
+
+class Terms(NamedTuple):
+    """Terms of E[h(S)] = sum_n mass_n and E[h(S) xi'Q xi] = sum_n mass_n sum_i factors_ni Q_ii.
+
+    S = xi'M xi, xi standard normal, Q in the basis of the eigenvectors of M; the real part counts.
+    """
+
+    exponents: Complex[np.ndarray, " nodes"]
+    mass: Complex[np.ndarray, "2 nodes"]  # for both functions h
+    factors: Complex[np.ndarray, "nodes d"]  # 1/(1 + 2 p_n lambda_i)
 
 
 @jax.custom_jvp
@@ -93,14 +118,17 @@ def _inverse(K: Inexact[Array, "n d d"]) -> tuple[Inexact[Array, "n d d"], Inexa
     the principal logarithms is the branch that is real for real matrices. Written with elementary
     operations, because library factorisations stalled inside the loops of a solver.
     """
-    log_det = jnp.zeros(K.shape[0], K.dtype)
-    for k in range(K.shape[-1]):
-        pivot = K[:, k, k]
-        row, column = K[:, k, :] / pivot[:, None], K[:, :, k]
-        swept = K - column[:, :, None] * row[:, None, :]
-        swept = swept.at[:, k, :].set(row).at[:, :, k].set(-column / pivot[:, None])
-        K, log_det = swept.at[:, k, k].set(1 / pivot), log_det + jnp.log(pivot)
-    return K, log_det
+    rows = jnp.arange(K.shape[-1])
+
+    def step(k: Array, state: tuple[Array, Array]) -> tuple[Array, Array]:
+        K, log_det = state
+        pivot, column, here = K[:, k, k], K[:, :, k], rows == k
+        row = jnp.where(here, 1.0, K[:, k, :]) / pivot[:, None]
+        swept = jnp.where(here, 0.0, K) - column[:, :, None] * row[:, None, :]
+        return jnp.where(here[:, None], row[:, None, :], swept), log_det + jnp.log(pivot)
+
+    start = (K, jnp.zeros(K.shape[0], K.dtype))
+    return jax.lax.fori_loop(0, K.shape[-1], step, start)
 
 
 @_inverse.defjvp
@@ -188,7 +216,8 @@ def _transform(
     scale = 2 * halves[near] * np.exp(p[:, None] * centres[near])
     modes = scale[..., None] * _spherical_bessel(p[:, None] * halves[near])
     modes = modes.reshape(len(p), -1)
-    return coefficients[:, near].reshape(2, -1).astype(modes.dtype) @ modes.T
+    # not a matrix product: for one this small the threads of the library cost more than they gain
+    return np.einsum("hm,nm->hn", coefficients[:, near].reshape(2, -1), modes)
 
 
 def _spherical_bessel(z: np.ndarray) -> np.ndarray:

@@ -22,9 +22,10 @@ from functools import lru_cache
 import equinox as eqx
 from jaxtyping import Array, Float
 
+from .._arrays import Values, library
 from .._typing import ArrayInput
 from ._domain import apply
-from ._laplace import Rule, Values, contract, frozen, laplace_rule, library
+from ._laplace import Rule, contract, frozen, laplace_rule
 from .score_moments import Factors
 from .stein import Combination, Polynomial, combine, moment_probes
 from .weight_moments import finite_length

@@ -12,10 +12,11 @@ from functools import lru_cache
 from jaxtyping import Array, Float
 
 from .. import _checks
+from .._arrays import Values, library
 from .._typing import ArrayInput
 from ._domain import apply
 from ._elementwise import Kernel
-from ._laplace import Probes, Values, contract, laplace_rule, library
+from ._laplace import Probes, contract, laplace_rule
 from .weight_moments import finite_length
 
 Factors = tuple[tuple[int, int], ...]  # (j, k) stands for sum_i (s_i - c)^j p_i^k

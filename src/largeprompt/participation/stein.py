@@ -18,10 +18,11 @@ from functools import lru_cache
 
 from jaxtyping import Array, Float
 
+from .._arrays import Values, library
 from .._typing import ArrayInput
 from ._domain import apply
 from ._elementwise import Kernel
-from ._laplace import Probes, Values, contract, laplace_rule, library
+from ._laplace import Probes, contract, laplace_rule
 from .score_moments import Factors, checked_factors
 from .weight_moments import finite_length
 

@@ -15,10 +15,11 @@ from jaxtyping import Array, Float
 from numpy.polynomial import Chebyshev
 
 from .. import _checks
+from .._arrays import Values, library
 from .._typing import ArrayInput
 from ._domain import RESOLVED, SHORT, apply
 from ._elementwise import Kernel
-from ._laplace import Values, contract, frozen, laplace_rule, library
+from ._laplace import contract, frozen, laplace_rule
 
 _ROUNDING = 2e-14  # rounding error of the sums in float64
 # the identities weigh the errors differently than the moments do

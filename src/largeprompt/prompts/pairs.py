@@ -7,10 +7,12 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from .. import _checks
+from .._arrays import Values, to_numpy
+from .._float64 import is_traced
 from .._lengths import length_array
 from .._typing import ArrayInput
 from ..attention import Head
-from ..attention.softmax import queries_of, tilts_of
+from ..attention.softmax import checked_queries, queries_of, tilts_of
 from ..measures import AbstractMeasure
 
 
@@ -35,17 +37,22 @@ def indexed_pairs(head: Head, measure: AbstractMeasure, z: ArrayInput, L: ArrayI
 
 def pairs(
     head: Head, measure: AbstractMeasure, z: ArrayInput, L: ArrayInput
-) -> tuple[Float[Array, "*shape d"], Float[Array, "*shape d"], Float[Array, "*shape"]]:
-    """(z, U z, L) broadcast against each other: the batch of z against the shape of L."""
-    L = jnp.asarray(length_array(L))
-    queries, batch = queries_of(head, measure, z)
-    tilts = tilts_of(head, measure, queries)
-    shape = common_shape(batch, L.shape)
+) -> tuple[Values, Values, Values]:
+    """(z, U z, L) broadcast against each other: the batch of z against the shape of L.
 
-    def broadcast(vectors: Float[Array, "q d"]) -> Float[Array, "*shape d"]:
-        return jnp.broadcast_to(vectors.reshape(*batch, head.dim), (*shape, head.dim))
-
-    return broadcast(queries), broadcast(tilts), jnp.broadcast_to(L, shape)
+    In NumPy and float64 if the numbers are known.
+    """
+    L = length_array(L)
+    z = checked_queries(head, measure, z)
+    shape = common_shape(z.shape[:-1], L.shape)
+    xp = jnp if is_traced(head, z, L) else np
+    if xp is np:
+        z, U = to_numpy((z, head.U))
+        tilts = z @ U.T
+    else:
+        tilts = tilts_of(head, measure, z)
+    z, tilts = (xp.broadcast_to(vectors, (*shape, head.dim)) for vectors in (z, tilts))
+    return z, tilts, xp.broadcast_to(L, shape)
 
 
 def flat_pairs(

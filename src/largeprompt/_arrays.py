@@ -1,0 +1,57 @@
+"""One code for NumPy and JAX: NumPy computes with known numbers, JAX with traced ones.
+
+NumPy has nothing to compile, so the first answer takes milliseconds. Formulas that are worth it are
+written with `xp = library(...)`.
+"""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+Values = Any  # NumPy or JAX arrays
+
+
+def library(*trees: Any) -> Any:
+    """`jax.numpy` if a leaf is a JAX array, otherwise `numpy`."""
+    leaves = jax.tree.leaves(trees)
+    return jnp if any(isinstance(leaf, jax.Array) for leaf in leaves) else np
+
+
+def to_numpy(tree: Any) -> Any:
+    """The arrays of a tree, known numbers, as NumPy arrays in float64."""
+
+    def convert(leaf: Any) -> Any:
+        is_float = jnp.issubdtype(jnp.result_type(leaf), jnp.floating)
+        return np.asarray(leaf, np.float64) if is_float else np.asarray(leaf)
+
+    return jax.tree.map(convert, tree)
+
+
+def to_jax(tree: Any) -> Any:
+    """NumPy arrays of a tree as JAX arrays of the same type, also while JAX traces others."""
+    with jax.enable_x64(True), jax.ensure_compile_time_eval():
+        return jax.tree.map(jax.device_put, tree)
+
+
+def flattened(tree: Any) -> np.ndarray:
+    """The entries of a tree of known numbers, as one float64 vector."""
+    leaves = [np.ravel(np.asarray(leaf, np.float64)) for leaf in jax.tree.leaves(tree)]
+    return np.concatenate(leaves)
+
+
+def restorer(like: Any) -> Callable[[np.ndarray], Any]:
+    """The inverse of `flattened`; leading axes of the array stay leading axes of the leaves."""
+    leaves, structure = jax.tree.flatten(like)
+    shapes = [np.shape(leaf) for leaf in leaves]
+    ends = np.cumsum([math.prod(shape) for shape in shapes])
+
+    def restore(flat: np.ndarray) -> Any:
+        parts = np.split(flat, ends[:-1], axis=-1)
+        arrays = [p.reshape(flat.shape[:-1] + s) for p, s in zip(parts, shapes, strict=True)]
+        return structure.unflatten(arrays)
+
+    return restore
