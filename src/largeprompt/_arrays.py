@@ -11,6 +11,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.core import Tracer
 
 Values = Any  # NumPy or JAX arrays
 
@@ -35,6 +36,17 @@ def to_jax(tree: Any) -> Any:
     """NumPy arrays of a tree as JAX arrays of the same type, also while JAX traces others."""
     with jax.enable_x64(True), jax.ensure_compile_time_eval():
         return jax.tree.map(jax.device_put, tree)
+
+
+def cast(tree: Any, dtype: Any) -> Any:
+    """The arrays of a tree as JAX arrays of one type, by NumPy unless they are traced."""
+
+    def convert(leaf: Any) -> Any:
+        if isinstance(leaf, Tracer):
+            return leaf.astype(dtype)
+        return jax.device_put(np.asarray(leaf).astype(dtype))
+
+    return jax.tree.map(convert, tree)
 
 
 def flattened(tree: Any) -> np.ndarray:

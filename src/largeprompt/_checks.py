@@ -60,7 +60,8 @@ def float_array(name: str, value: ArrayInput) -> Float[Array, "..."]:
         if array.dtype.kind not in "iub":
             raise ValueError(_not_numbers(name, f"dtype {array.dtype}"))
         array = array.astype(jax.dtypes.canonicalize_dtype(float))
-    return array if isinstance(array, jax.Array) else jnp.asarray(array)
+    # not `jnp.asarray`, which compiles a program for every new shape
+    return array if isinstance(array, jax.Array) else jax.device_put(array)
 
 
 def known(name: str, value: ArrayInput) -> np.ndarray:
@@ -208,7 +209,7 @@ def covariance(name: str, value: ArrayInput) -> Float[Array, "d d"]:
         received="a matrix with a negative eigenvalue",
         fix="use Gaussian.from_factor(mean, B) if you have a factor B with B @ B.T",
     )
-    return jnp.asarray((seen + seen.T) / 2) if library is np else (matrix + matrix.T) / 2
+    return jax.device_put((seen + seen.T) / 2) if library is np else (matrix + matrix.T) / 2
 
 
 def log_weights(name: str, value: ArrayInput, size: int) -> Float[Array, " n"]:

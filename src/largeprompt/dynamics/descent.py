@@ -13,6 +13,7 @@ from jax.sharding import Mesh
 from jaxtyping import Array, Key
 
 from .. import _checks, _devices
+from .._arrays import cast
 from .._lengths import one_length
 from .._typing import ArrayInput, KeyInput
 from ..icl import AbstractParams, AbstractTask, Attention, checked_attention
@@ -70,7 +71,7 @@ def descend(
     return descend_many(
         key[None],
         task,
-        jax.tree.map(lambda leaf: jnp.asarray(leaf)[None], params),
+        jax.tree.map(lambda leaf: np.asarray(leaf)[None], params),
         [L],
         steps,
         batch,
@@ -121,7 +122,7 @@ def descend_many(
     every = math.ceil(steps / 100) if record_every is None else record_every
     every = _checks.count("record_every", every)
     lengths = [one_length(length) for length in L]
-    params = jax.tree.map(jnp.asarray, params)
+    params = jax.tree.map(np.asarray, params)
     _check_runs(keys, params, lengths, attention)
     method = _checked_method(method)
     first = jax.tree.map(lambda leaf: leaf[0], params)
@@ -135,7 +136,6 @@ def descend_many(
     exact = isinstance(method, Exact)
     with jax.enable_x64(exact or jax.config.read("jax_enable_x64")):
         dtype = jnp.float64 if exact else jnp.float32
-        params = jax.tree.map(lambda leaf: leaf.astype(dtype), params)
         groups = []
         for runs in batches.values():
             chosen = np.asarray(runs)
@@ -144,8 +144,9 @@ def descend_many(
             losses = [task.batch_loss(*kind, method, batch, dtype, longest) for kind in kinds]
             with jax.enable_x64(True):
                 test_risk = task.test_risk(keys[0], kinds, first)
-            start = jax.tree.map(lambda leaf, i=chosen: leaf[i], params)
-            groups.append(Group(task, losses, optimiser, keys[chosen], start, test_risk, mesh))
+            start = cast(jax.tree.map(lambda leaf, i=chosen: leaf[i], params), dtype)
+            own = keys if len(chosen) == len(lengths) else keys[chosen]
+            groups.append(Group(task, losses, optimiser, own, start, test_risk, mesh))
         for number, (runs, group) in enumerate(zip(batches.values(), groups, strict=True)):
             names = [f"{attention[i]} at L = {lengths[i]:g}" for i in runs]
             about = {

@@ -13,6 +13,7 @@ from jax.sharding import Mesh
 from jaxtyping import Array, Bool, Key
 
 from .. import _checks, _devices
+from .._arrays import cast
 from .._progress import progress_bar
 from ..icl import AbstractParams, AbstractTask, BatchLoss, FreshRisk
 from ..prompts.normals import threefry, words
@@ -64,7 +65,7 @@ class Group:
         self.task, self.optimiser, self.keys = task, optimiser, keys
         self.test_risk, self.mesh = test_risk, mesh
         # stacked by NumPy: JAX would compile a concatenation of as many operands as runs
-        self.losses = jax.tree.map(lambda *leaves: jnp.asarray(np.stack(leaves)), *losses)
+        self.losses = jax.tree.map(lambda *leaves: jax.device_put(np.stack(leaves)), *losses)
         self.state: Any = (params, jax.vmap(optimiser.init)(params))
 
     def checkpoint(self, folder: Path, number: int, about: dict[str, str]) -> Checkpoint:
@@ -115,7 +116,7 @@ class Group:
         return saved
 
     def _advanced(self, done: Progress, until: int, record: bool) -> Progress:
-        bounds = (jnp.asarray(step, jnp.int32) for step in (done.step, until))
+        bounds = (np.int32(step) for step in (done.step, until))
         runs = (self.losses, self.keys, done.state)
         if self.mesh is None:
             state = advance(runs[0], self.optimiser, *runs[1:], *bounds)
@@ -137,8 +138,7 @@ class Group:
 
     def _record(self, params: AbstractParams) -> tuple[AbstractParams, np.ndarray, np.ndarray]:
         with jax.enable_x64(True):
-            wide = jax.tree.map(lambda leaf: leaf.astype(jnp.float64), params)
-            found = self.test_risk(wide)
+            found = self.test_risk(cast(params, jnp.float64))
         return params, found.value, found.error
 
     def _results(self, done: Progress) -> list[Descent]:
@@ -173,11 +173,7 @@ def _all_finite(tree: Any) -> Bool[Array, " runs"]:
     return jnp.stack(leaves).all(axis=0)
 
 
-# With 512-bit vectors random numbers are a quarter faster on CPUs that have them; XLA prefers 256.
-_WIDE: dict[str, Any] = {"compiler_options": {"xla_cpu_prefer_vector_width": 512}}
-
-
-@eqx.filter_jit(**_WIDE)
+@eqx.filter_jit
 def advance(
     losses: Any,
     optimiser: optax.GradientTransformation,

@@ -22,6 +22,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Key, Shaped
 
+from .._arrays import cast
 from .._linalg import psd_sqrt
 from ..prompts.normals import counters, normal_pairs, words
 from ..prompts.sampling import SCORES_AND_VALUES, polar
@@ -58,8 +59,8 @@ class Regression(eqx.Module):
     def __init__(self, task: "LinearRegression", dtype: Any):
         with jax.enable_x64(True):
             covariances = (task.cov, task.query_cov, task.task_cov)
-            roots = [psd_sqrt(cov.astype(jnp.float64)) for cov in covariances]
-            self.root, self.query_root, self.w_root = (r.astype(dtype) for r in roots)
+            roots = [psd_sqrt(cov) for cov in cast(covariances, jnp.float64)]
+            self.root, self.query_root, self.w_root = cast(roots, dtype)
             self.noise = jnp.sqrt(task.noise_variance.astype(jnp.float64)).astype(dtype)
 
     def queries(self, key: Key[Array, ""], n: int) -> Queries:

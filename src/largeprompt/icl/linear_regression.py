@@ -14,6 +14,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int, Key
 
 from .. import _checks
+from .._arrays import cast
 from .._float64 import in_float64
 from .._lengths import one_length, token_count
 from .._linalg import psd_sqrt
@@ -112,7 +113,7 @@ class LinearRegression(AbstractTask):
         self.task_cov = _checks.covariance("task_cov", given).astype(self.cov.dtype)
         _checks.shaped("task_cov", self.task_cov, (d, d))
         noise = _checks.number("noise_variance", noise_variance, "pass a variance", least=0.0)
-        self.noise_variance = jnp.asarray(noise, self.cov.dtype)
+        self.noise_variance = jax.device_put(np.asarray(noise, self.cov.dtype))
         self.query_cov = self.cov
         if query_cov is not None:
             self.query_cov = _checks.covariance("query_cov", query_cov).astype(self.cov.dtype)
@@ -150,7 +151,7 @@ class LinearRegression(AbstractTask):
     def problem(self) -> Problem:
         """What the exact formulas need, in float64."""
         given = (self.cov, self.query_cov, self.task_cov, self.noise_variance)
-        cov, query_cov, task_cov, noise = (a.astype(jnp.float64) for a in given)
+        cov, query_cov, task_cov, noise = cast(given, jnp.float64)
         return Problem(cov, psd_sqrt(query_cov), task_cov, noise)
 
     def risk_function(
@@ -221,7 +222,7 @@ class LinearRegression(AbstractTask):
                 )
             return self.problem(), exponential_table(length)
         # at infinity softmax attention of Gaussian tokens is linear attention (Lemma 2.1)
-        return self.problem(), jnp.asarray(1 / length, jnp.float64)
+        return self.problem(), jax.device_put(np.float64(1 / length))
 
     def _rank(self) -> int:
         """The dimension of the law of w."""
@@ -295,9 +296,9 @@ class LinearRegression(AbstractTask):
         if method.whole_tokens:
             return WholePromptLoss(regression, batch, tokens, attention)
         if attention == "linear":  # draws no tokens
-            return ScoreLoss(regression, batch, jnp.asarray(length, dtype), attention, 0)
+            return ScoreLoss(regression, batch, jax.device_put(np.asarray(length, dtype)), attention, 0)
         capacity = capacity_for(token_count(longest or length), SCORES_AND_VALUES)
-        return ScoreLoss(regression, batch, jnp.asarray(tokens, jnp.uint32), attention, capacity)
+        return ScoreLoss(regression, batch, jax.device_put(np.uint32(tokens)), attention, capacity)
 
     def batching_key(self, length: float, attention: Attention, method: AbstractMethod) -> Hashable:
         """All runs share a key under `lp.Exact()`, those of one attention under `lp.MonteCarlo()`.

@@ -48,5 +48,6 @@ def output_moments(L: float, attention: Attention) -> OutputMoments:
     linear = attention == "linear"
     with jax.enable_x64(True):
         return OutputMoments(
-            output_moment_table(np.inf if linear else L), jnp.asarray(1 / L if linear else 0.0)
+            output_moment_table(np.inf if linear else L),
+            jax.device_put(np.float64(1 / L if linear else 0.0)),
         )

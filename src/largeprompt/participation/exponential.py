@@ -161,7 +161,7 @@ def exponential_table(L: float) -> ExponentialTable:
     # concrete arrays even while JAX traces: a cached table outlives the trace
     with jax.enable_x64(True), jax.ensure_compile_time_eval():
         arrays = (_LINES, np.log(sizes), exponents, weights)
-        return ExponentialTable(*(jnp.asarray(array) for array in arrays))
+        return ExponentialTable(*(jax.device_put(array) for array in arrays))
 
 
 def _line(c: float) -> tuple[np.ndarray, np.ndarray]:

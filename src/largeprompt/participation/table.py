@@ -66,7 +66,7 @@ def _moment_table(coefficients: np.ndarray, largest: float, error: float, L: flo
     # concrete arrays even while JAX traces: a cached table outlives the trace
     with jax.enable_x64(True), jax.ensure_compile_time_eval():
         numbers = (coefficients, width, float(np.isfinite(L)), error)
-        return MomentTable(*(jnp.asarray(number, jnp.float64) for number in numbers))
+        return MomentTable(*(jax.device_put(np.asarray(number, np.float64)) for number in numbers))
 
 
 def _fitted(moments: Moments, largest: float, panels: int, degree: int) -> tuple[np.ndarray, float]:
@@ -172,7 +172,7 @@ class ParticipationTable(eqx.Module):
             )
         self.moments = _participation_moments(float(length), float(top))
         with jax.enable_x64(True):
-            self.L, self.sigma_max = jnp.asarray(length), jnp.asarray(top)
+            self.L, self.sigma_max = jax.device_put(length), jax.device_put(top)
 
     @property
     def error(self) -> Float[Array, ""]:
