@@ -1,4 +1,4 @@
-"""Rows of a benchmark: seconds of ours, of peers, and a limit of the machine."""
+"""Lines of the tables of the benchmarks, and their Markdown."""
 
 from dataclasses import asdict, dataclass, field
 
@@ -9,13 +9,16 @@ from .timing import Timing
 
 @dataclass(frozen=True)
 class Row:
-    """One case of a section. Times are seconds for the same work; `limit` is the machine's best."""
+    """One case of a section: ours, peers, and a limit of the machine, in seconds for the same work.
 
-    section: str
+    `unequal` says what peers reach that cannot do the same work.
+    """
+
     case: str
     ours: Timing
     peers: dict[str, float] = field(default_factory=dict)
     limit: float | None = None
+    unequal: str = ""
 
     @property
     def ratio(self) -> float | None:
@@ -55,22 +58,47 @@ class Growth:
         return asdict(self) | {"exponent": self.exponent}
 
 
+@dataclass(frozen=True)
+class FirstCall:
+    """A first call, with an empty and with a filled cache of programs: medians of seconds and MiB.
+
+    `ratio` and `goal` are multiples of the yardstick's time.
+    """
+
+    call: str
+    empty: dict[str, float]
+    filled: dict[str, float]
+    ratio: float
+    goal: float | None = None
+    compiles_nothing: bool = False  # the goal instead of a time
+
+    @property
+    def reached(self) -> bool | None:
+        """Whether the goal is reached, if there is one."""
+        if self.compiles_nothing:
+            return self.empty["compiled"] == 0
+        return None if self.goal is None else self.ratio <= self.goal
+
+    def stored(self) -> dict:
+        """As JSON."""
+        return asdict(self) | {"reached": self.reached}
+
+
 def table_of_rows(rows: list[dict]) -> str:
     """Markdown, from stored rows."""
     lines = [
-        "| section | case | ours, s (fastest to slowest) | first call, s | peers, s "
+        "| case | ours, s (fastest to slowest) | first call, s | peers, s "
         "| times faster than the fastest peer | limit, s | fraction of the limit |",
-        "|---|---|---|---|---|---|---|---|",
+        "|---|---|---|---|---|---|---|",
     ]
     for row in rows:
         ours = row["ours"]
-        peers = ", ".join(f"{name} {t:.3g}" for name, t in row["peers"].items()) or "none"
+        peers = ", ".join(f"{name} {t:.3g}" for name, t in row["peers"].items())
         cells = [
-            row["section"],
             row["case"],
             f"{ours['median']:.3g} ({ours['fastest']:.3g} to {ours['slowest']:.3g})",
             f"{ours['first']:.2g}",
-            peers,
+            peers or row["unequal"] or "none",
             f"{row['ratio']:.3g}" if row["ratio"] else "",
             f"{row['limit']:.3g}" if row["limit"] else "",
             f"{row['fraction']:.0%}" if row["fraction"] else "",
@@ -87,3 +115,42 @@ def table_of_growth(growth: list[dict]) -> str:
         seconds = ", ".join(f"{s:.2g}" for s in g["seconds"])
         lines.append(f"| {g['what']} | {g['over']} | {sizes} | {seconds} | {g['exponent']:.2f} |")
     return "\n".join(lines)
+
+
+def table_of_first_calls(calls: list[dict]) -> str:
+    """Markdown, from stored first calls."""
+    lines = [
+        "| first call | import, s | arguments, s | **call, s** | trace | lower | compile | run "
+        "| programs compiled | peak, MiB | grown, MiB | **of the yardstick** | goal | reached "
+        "| call with a filled cache, s | times faster | programs compiled |",
+        "|---" * 17 + "|",
+    ]
+    for c in calls:
+        empty, filled = c["empty"], c["filled"]
+        names = ("import", "arguments", "total", "trace", "lower", "compile", "run")
+        goal = "compiles nothing" if c["compiles_nothing"] else c["goal"]
+        cells = [
+            c["call"],
+            *(f"{empty[name]:.2f}" for name in names),
+            f"{empty['compiled']:.0f}",
+            f"{empty['peak']:.0f}",
+            f"{empty['growth']:.0f}",
+            f"{c['ratio']:.2f}",
+            "" if goal is None else str(goal),
+            {None: "", True: "yes", False: "no"}[c["reached"]],
+            f"{filled['total']:.2f}",
+            f"{empty['total'] / filled['total']:.1f}",
+            f"{filled['compiled']:.0f}",
+        ]
+        lines.append("| " + " | ".join(cells) + " |")
+    cold, warm = (sum(c[cache]["total"] for c in calls) for cache in ("empty", "filled"))
+    lines.append(f"\nAll these calls together: {cold:.0f} s; with a filled cache {warm:.0f} s.")
+    return "\n".join(lines)
+
+
+Line = Row | Growth | FirstCall
+TABLES = {
+    "Row": table_of_rows,
+    "Growth": table_of_growth,
+    "FirstCall": table_of_first_calls,
+}
