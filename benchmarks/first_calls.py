@@ -30,14 +30,13 @@ def first_calls(rounds: int = 3) -> Iterator[FirstCall]:
 
     The yardstick is the first call of `diffrax.diffeqsolve` with Kvaerno5 on Robertson's problem
     (three dimensions, stiff, tolerances 1e-8), measured before and after every call; a ratio is to
-    the mean of these two. Medians over 3 rounds. "Import" loads everything that computes,
-    "arguments" makes head, measure and task. "Run" is what is left of the first call after tracing,
-    lowering and compiling. "Grown" is the growth of the peak memory during the call: the
-    compiler's, as the arrays are small. The last columns repeat the call in a new process, with a
-    cache on disk that another process has filled. "gradient_flow, another L" is the second flow of
-    its process.
+    the mean of these two. "Import" loads everything that computes, "arguments" makes head, measure
+    and task. "Run" is what is left of the call after tracing, lowering and compiling. "Grown" is
+    how much the peak memory grows during the call: the arrays are small, so this is the compiler's.
+    The last columns repeat the call in a new process with a cache on disk that other processes have
+    filled. "gradient_flow, another L" is the second flow of its process.
     """
-    empty: dict[str, list[Measured]] = {name: [] for name in CASES}
+    without: dict[str, list[Measured]] = {name: [] for name in CASES}
     filled: dict[str, list[Measured]] = {name: [] for name in CASES}
     ratios: dict[str, list[float]] = {name: [] for name in CASES}
     with tempfile.TemporaryDirectory() as folder:
@@ -47,17 +46,18 @@ def first_calls(rounds: int = 3) -> Iterator[FirstCall]:
             before = in_a_new_process(YARDSTICK)
             for name in CASES:
                 found = in_a_new_process(name)
+                without[name].append(found)
+                filled[name].append(in_a_new_process(name, folder))
                 after = in_a_new_process(YARDSTICK)
                 ratios[name].append(2 * found["total"] / (before["total"] + after["total"]))
-                empty[name].append(found)
-                filled[name].append(in_a_new_process(name, folder))
                 before = after
     for name in CASES:
         yield FirstCall(
             name,
-            _medians(empty[name]),
+            _medians(without[name]),
             _medians(filled[name]),
             median(ratios[name]),
+            rounds,
             GOALS.get(name),
             name == COMPILES_NOTHING,
         )

@@ -117,7 +117,9 @@ CASES: dict[str, Case] = {
         lambda lp, p: lp.expect(lp.OutputError(), p.head, p.mu, p.z, p.L, lp.MonteCarlo(p.key))
     ),
     "expect, QuasiMonteCarlo": _case(
-        lambda lp, p: lp.expect(lp.OutputError(), p.head, p.mu, p.z, p.L, lp.QuasiMonteCarlo(p.key))
+        lambda lp, p: lp.expect(
+            lp.OutputError(), p.head, lp.Uniform(5, 1.0), p.z, p.L, lp.QuasiMonteCarlo(p.key)
+        )
     ),
     "concentration_curve": _case(
         lambda lp, p: lp.concentration_curve(p.head, p.mu, p.mu, [10, 100, 1000])

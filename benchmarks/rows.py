@@ -60,15 +60,16 @@ class Growth:
 
 @dataclass(frozen=True)
 class FirstCall:
-    """A first call, with an empty and with a filled cache of programs: medians of seconds and MiB.
+    """A first call, without and with a filled cache of programs: medians of seconds and of MiB.
 
     `ratio` and `goal` are multiples of the yardstick's time.
     """
 
     call: str
-    empty: dict[str, float]
+    without: dict[str, float]
     filled: dict[str, float]
     ratio: float
+    rounds: int
     goal: float | None = None
     compiles_nothing: bool = False  # the goal instead of a time
 
@@ -76,7 +77,7 @@ class FirstCall:
     def reached(self) -> bool | None:
         """Whether the goal is reached, if there is one."""
         if self.compiles_nothing:
-            return self.empty["compiled"] == 0
+            return self.without["compiled"] == 0
         return None if self.goal is None else self.ratio <= self.goal
 
     def stored(self) -> dict:
@@ -126,29 +127,31 @@ def table_of_first_calls(calls: list[dict]) -> str:
         "|---" * 17 + "|",
     ]
     for c in calls:
-        empty, filled = c["empty"], c["filled"]
+        without, filled = c["without"], c["filled"]
         names = ("import", "arguments", "total", "trace", "lower", "compile", "run")
         goal = "compiles nothing" if c["compiles_nothing"] else c["goal"]
         cells = [
             c["call"],
-            *(f"{empty[name]:.2f}" for name in names),
-            f"{empty['compiled']:.0f}",
-            f"{empty['peak']:.0f}",
-            f"{empty['growth']:.0f}",
+            *(f"{without[name]:.2f}" for name in names),
+            f"{without['compiled']:.0f}",
+            f"{without['peak']:.0f}",
+            f"{without['growth']:.0f}",
             f"{c['ratio']:.2f}",
             "" if goal is None else str(goal),
             {None: "", True: "yes", False: "no"}[c["reached"]],
             f"{filled['total']:.2f}",
-            f"{empty['total'] / filled['total']:.1f}",
+            f"{without['total'] / filled['total']:.1f}",
             f"{filled['compiled']:.0f}",
         ]
         lines.append("| " + " | ".join(cells) + " |")
-    cold, warm = (sum(c[cache]["total"] for c in calls) for cache in ("empty", "filled"))
-    lines.append(f"\nAll these calls together: {cold:.0f} s; with a filled cache {warm:.0f} s.")
+    cold, warm = (sum(c[cache]["total"] for c in calls) for cache in ("without", "filled"))
+    lines.append(
+        f"\nThe sum over these calls is {cold:.0f} s, and {warm:.0f} s with a filled cache. "
+        f"Medians of {calls[0]['rounds']} rounds."
+    )
     return "\n".join(lines)
 
 
-Line = Row | Growth | FirstCall
 TABLES = {
     "Row": table_of_rows,
     "Growth": table_of_growth,

@@ -45,7 +45,7 @@ def test_goals_are_for_cases_that_are_measured():
     ],
 )
 def test_first_call_reaches_its_goal(ratio, compiled, goal, compiles_nothing, reached):
-    call = FirstCall("call", {"compiled": compiled}, {}, ratio, goal, compiles_nothing)
+    call = FirstCall("call", {"compiled": compiled}, {}, ratio, 1, goal, compiles_nothing)
     assert call.reached is reached
 
 
