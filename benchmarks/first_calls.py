@@ -30,11 +30,13 @@ def first_calls(rounds: int = 3) -> Iterator[FirstCall]:
 
     The yardstick is the first call of `diffrax.diffeqsolve` with Kvaerno5 on Robertson's problem
     (three dimensions, stiff, tolerances 1e-8), measured before and after every call; a ratio is to
-    the mean of these two. "Import" loads everything that computes, "arguments" makes head, measure
-    and task. "Run" is what is left of the call after tracing, lowering and compiling. "Grown" is
-    how much the peak memory grows during the call: the arrays are small, so this is the compiler's.
-    The last columns repeat the call in a new process with a cache on disk that other processes have
-    filled. "gradient_flow, another L" is the second flow of its process.
+    the mean of these two. It has a row, whose ratio differs from 1 by noise.
+
+    "Import" loads everything that computes, "arguments" makes head, measure and task. "Run" is what
+    is left of the call after tracing, lowering and compiling. "Grown" is how much the peak memory
+    grows during the call: the arrays are small, so this is the compiler's. The last columns repeat
+    the call in a new process with a cache on disk that other processes have filled. "gradient_flow,
+    another L" is the second flow of its process.
     """
     without: dict[str, list[Measured]] = {name: [] for name in CASES}
     filled: dict[str, list[Measured]] = {name: [] for name in CASES}
