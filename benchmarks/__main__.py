@@ -1,85 +1,92 @@
-"""Run the benchmarks, print and store one table: `python -m benchmarks [SECTION ...]`."""
+"""Run the benchmarks, print and store their tables: `python -m benchmarks [SECTION ...]`."""
 
+import importlib
 import inspect
 import json
 import sys
 import time
 from datetime import date
 from pathlib import Path
+from typing import NamedTuple
 
-from . import attention, concentration, descent, discrete, prompts
-from .rows import Growth, Row, table_of_growth, table_of_rows
+from .rows import TABLES
 from .timing import machine
 
 RESULTS = Path(__file__).parent / "results"
+
+
+class Section(NamedTuple):
+    """A heading of the page, and the module whose function has the name of the section.
+
+    Modules are imported when they run: some need the peers of the extra `peers`.
+    """
+
+    title: str
+    module: str
+
+
 SECTIONS = {
-    "one_query": attention.one_query,
-    "many_queries": attention.many_queries,
-    "participation": prompts.participation_speed,
-    "exact_curve": prompts.exact_curve,
-    "sampling": prompts.sampling,
-    "average_curve": concentration.average_curve,
-    "discrete_law": discrete.discrete_law,
-    "flow": descent.flow,
-    "sgd_step": descent.sgd_step,
-    "whole_experiment": descent.whole_experiment,
-    "growth": prompts.growth,
+    "first_calls": Section("First calls", "first_calls"),
+    "one_query": Section("One query over many tokens", "attention"),
+    "many_queries": Section("Many queries over many tokens", "attention"),
+    "participation": Section("Participation moments", "prompts"),
+    "exact_curve": Section("Exact error at a query", "prompts"),
+    "sampling": Section("Sampling prompts", "prompts"),
+    "average_curve": Section("Error averaged over queries", "concentration"),
+    "discrete_law": Section("Law of 20,000 tokens", "discrete"),
+    "flow": Section("Gradient flow", "descent"),
+    "sgd_step": Section("One SGD step", "descent"),
+    "whole_experiment": Section("The published experiment", "descent"),
+    "growth": Section("How cost grows", "prompts"),
 }
 
 
 def main(wanted: list[str]) -> None:
-    """Run the sections named, or all; results replace the stored ones of the same section."""
+    """Run the sections named, or all; each replaces its stored results as soon as it ends."""
     unknown = set(wanted) - set(SECTIONS)
     if unknown:
         raise SystemExit(f"unknown sections {sorted(unknown)}; there are {', '.join(SECTIONS)}")
-    found: dict = {
-        "where": machine(),
-        "date": str(date.today()),
-        "about": {},
-        "rows": [],
-        "growth": [],
-    }
     for name in wanted or SECTIONS:
         start = time.perf_counter()
-        about = " ".join((inspect.getdoc(SECTIONS[name]) or "").split())
-        found["about"][name] = about
-        for line in SECTIONS[name]():
-            kind = "rows" if isinstance(line, Row) else "growth"
-            assert isinstance(line, (Row, Growth))
-            found[kind].append(line.stored())
+        section = run(name)
         print(f"{name}: {time.perf_counter() - start:.0f} s", file=sys.stderr, flush=True)
-    print(as_text(found))
-    RESULTS.mkdir(exist_ok=True)
-    stored = RESULTS / "cpu.json"
-    if wanted and stored.exists():
-        found = merged(json.loads(stored.read_text()), found)
-    (RESULTS / "cpu.md").write_text(as_text(found))
-    stored.write_text(json.dumps(found, indent=1) + "\n")
+        print(as_text({name: section}))
+        store(name, section)
 
 
-def merged(before: dict, after: dict) -> dict:
-    """A stored run with some sections measured again on the same machine, with the later date."""
-    if before["where"] != after["where"]:
-        raise SystemExit("the stored run is from another machine or version: run all sections")
-    new = {row["section"] for row in after["rows"]}
-    rows = [row for row in before["rows"] if row["section"] not in new] + after["rows"]
-    order = list(dict.fromkeys(row["section"] for row in before["rows"] + after["rows"]))
-    return after | {
-        "about": before["about"] | after["about"],
-        "rows": sorted(rows, key=lambda row: order.index(row["section"])),
-        "growth": after["growth"] or before["growth"],
+def run(name: str) -> dict:
+    """Measure a section: its lines, and what describes them."""
+    module = importlib.import_module(f".{SECTIONS[name].module}", __package__)
+    function = getattr(module, name)
+    lines = list(function())
+    return {
+        "about": inspect.getdoc(function),
+        "where": machine(),
+        "date": str(date.today()),
+        "kind": type(lines[0]).__name__,
+        "lines": [line.stored() for line in lines],
     }
+
+
+def store(name: str, section: dict) -> None:
+    """Replace one section of the stored run."""
+    RESULTS.mkdir(exist_ok=True)
+    path = RESULTS / "cpu.json"
+    found = json.loads(path.read_text()) if path.exists() else {}
+    found[name] = section
+    ordered = {name: found[name] for name in SECTIONS if name in found}
+    path.write_text(json.dumps(ordered, indent=1) + "\n")
+    (RESULTS / "cpu.md").write_text(as_text(ordered))
 
 
 def as_text(found: dict) -> str:
-    """Markdown of a stored run."""
-    about = "\n".join(f"- `{name}`: {text}" for name, text in found["about"].items())
-    return (
-        f"{table_of_rows(found['rows'])}\n\n"
-        f"## How cost grows\n\n{table_of_growth(found['growth'])}\n\n"
-        f"## Sections\n\n{about}\n\n"
-        f"Made by `make bench` on {found['date']}: {found['where']}. Medians over interleaved "
-        "rounds; ratios below 1.4 are within the noise of a shared machine.\n"
+    """Markdown of stored sections."""
+    return "\n".join(
+        f"## {SECTIONS[name].title}\n\n"
+        f"{section['about']}\n\n"
+        f"{TABLES[section['kind']](section['lines'])}\n\n"
+        f"`python -m benchmarks {name}`, {section['date']}, {section['where']}.\n"
+        for name, section in found.items()
     )
 
 

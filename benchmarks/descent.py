@@ -173,9 +173,9 @@ def sgd_step(lengths: tuple[int, ...] = (10, 100, 1000, 10_000)) -> Iterator[Row
         peers = {name: t.median for name, t in found.items() if name not in ours}
         for name, more in ours.items():
             method = "scores" if name == "together" else name
-            yield Row("one SGD step", f"{method}, L = {L:,}{more}", found[name], peers)
+            yield Row(f"{method}, L = {L:,}{more}", found[name], peers)
     far = _per_step({"exact": _our_steps("exact", [(1e9, "softmax")])})["exact"]
-    yield Row("one SGD step", "exact, L = 1e9", far)
+    yield Row("exact, L = 1e9", far)
 
 
 def whole_experiment(lengths: tuple[int, ...] = (10, 100, 1000)) -> Iterator[Row]:
@@ -202,12 +202,12 @@ def whole_experiment(lengths: tuple[int, ...] = (10, 100, 1000)) -> Iterator[Row
     peers = {name: t for name, t in spent.items() if name not in _METHODS}
     for name in ("scores", "exact"):
         total = spent[name]
-        yield Row("38 runs x 300,000 steps", name, Timing(total, total, total, 0.0), peers)
+        yield Row(name, Timing(total, total, total, 0.0), peers)
     for name in ("scores", "exact"):
         parts = _per_step({str(i): _our_steps(name, k) for i, k in enumerate(batches[name])})
         total = PUBLISHED.steps * sum(part.median for part in parts.values())
         together = Timing(total, total, total, 0.0)
-        yield Row("38 runs x 300,000 steps", f"{name}, all runs together", together, peers)
+        yield Row(f"{name}, all runs together", together, peers)
 
 
 def flow() -> Iterator[Row]:
@@ -219,4 +219,4 @@ def flow() -> Iterator[Row]:
         rounds=3,
     )
     for name, timing in times.items():
-        yield Row("gradient flow, d = 5", name, timing)
+        yield Row(name, timing)

@@ -34,8 +34,8 @@ def discrete_law() -> Iterator[Row]:
     )
     case = f"{_QUERIES} queries, {_LENGTHS} lengths"
     peers = {"a call for each query and length": times["one"].median * _QUERIES * _LENGTHS}
-    yield Row("law of 20,000 x 64 atoms", case, times["all"], peers)
-    yield Row("law of 20,000 x 64 atoms", f"{_LENGTHS} more lengths", times["lengths"], {})
+    yield Row(case, times["all"], peers)
+    yield Row(f"{_LENGTHS} more lengths", times["lengths"])
 
 
 if __name__ == "__main__":

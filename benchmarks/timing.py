@@ -6,6 +6,7 @@ import statistics
 import time
 from collections.abc import Callable, Mapping
 from importlib.metadata import version
+from importlib.util import find_spec
 from typing import NamedTuple
 
 Contestant = Callable[[], object]
@@ -51,8 +52,8 @@ def _seconds(call: Contestant, repeats: int) -> float:
 
 def machine() -> str:
     """Where and with what the numbers were measured."""
-    names = ("jax", "jaxlib", "numpy", "torch", "largeprompt")
-    versions = ", ".join(f"{name} {version(name)}" for name in names)
+    names = ("jax", "jaxlib", "numpy", "diffrax", "torch", "largeprompt")
+    versions = ", ".join(f"{name} {version(name)}" for name in names if find_spec(name))
     processor = platform.machine()
     try:
         with open("/proc/cpuinfo") as info:
