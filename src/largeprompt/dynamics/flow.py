@@ -28,7 +28,7 @@ _FALLEN = 0.1  # of the first gradient: the descent is nearly over
 _LONGER = 4.0  # times its duration the explicit solver goes on
 _ALONG = 0.9  # share of the gradient along the valley from which on the flow is in it
 _NOISE = 3e-15  # rounding of a gradient: no solution over a time t is sharper than this times t
-_DESCENT, _VALLEY, _INFINITE = 512, 2048, 1024  # most steps of a segment
+_EXPLICIT, _IMPLICIT = 128, 2048  # most steps of a segment
 _SHARPER = 1e-4  # tolerances of the explicit solver, relative to those in the valley
 
 
@@ -135,13 +135,13 @@ class _Run(NamedTuple):
             return [start]
         if stiff:
             descent = max(self.goal, _FALLEN * norm)
-            pieces = [start, self._explicit(start, min(self.end, 1e3), descent, _DESCENT)]
+            pieces = [start, *self._sharply(start, min(self.end, 1e3), descent)]
             longer = min(self.end, _LONGER * pieces[-1].last_time)
             if longer > pieces[-1].last_time:
-                pieces.append(self._explicit(pieces[-1], longer, self.goal, _DESCENT))
+                pieces += self._sharply(pieces[-1], longer, self.goal)
         else:
             longer = min(self.end, 1e8)
-            pieces = [start, self._explicit(start, longer, self.goal, _INFINITE)]
+            pieces = [start, *self._sharply(start, longer, self.goal)]
         arrived = pieces[-1].succeeded and pieces[-1].last_time < 0.999 * longer
         while not arrived and pieces[-1].last_time < min(self.end, 1e8 / self.goal):
             piece = self._decade(pieces[-1], 1.0 if stiff else _SHARPER)
@@ -160,12 +160,17 @@ class _Run(NamedTuple):
         """The implicit solver, up to ten times the time reached."""
         end, atol = self._decade_end(before), sharper * self.atol
         tolerances = Tolerances(self.goal, sharper * self.rtol, max(atol, _NOISE * end))
-        return self._follow(before, end, tolerances, True, _VALLEY)
+        return self._follow(before, end, tolerances, True, _IMPLICIT)
 
-    def _explicit(self, before: Segment, t1: float, goal: float, most_steps: int) -> Segment:
-        """The explicit solver, to sharper tolerances."""
+    def _sharply(self, before: Segment, t1: float, goal: float) -> list[Segment]:
+        """To sharper tolerances: by the explicit solver, and if that needs many steps, which
+        means that stability limits them, by the implicit one.
+        """
         sharper = Tolerances(goal, self.rtol * _SHARPER, self.atol * _SHARPER)
-        return self._follow(before, t1, sharper, False, most_steps)
+        first = self._follow(before, t1, sharper, False, _EXPLICIT)
+        if first.succeeded:
+            return [first]
+        return [first, self._follow(first, t1, sharper, True, _IMPLICIT)]
 
     def _follow(
         self,

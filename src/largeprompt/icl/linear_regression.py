@@ -296,7 +296,9 @@ class LinearRegression(AbstractTask):
         if method.whole_tokens:
             return WholePromptLoss(regression, batch, tokens, attention)
         if attention == "linear":  # draws no tokens
-            return ScoreLoss(regression, batch, jax.device_put(np.asarray(length, dtype)), attention, 0)
+            return ScoreLoss(
+                regression, batch, jax.device_put(np.asarray(length, dtype)), attention, 0
+            )
         capacity = capacity_for(token_count(longest or length), SCORES_AND_VALUES)
         return ScoreLoss(regression, batch, jax.device_put(np.uint32(tokens)), attention, capacity)
 

@@ -25,7 +25,7 @@ from jaxtyping import Array, Float
 
 from .. import _checks
 from .._arrays import to_numpy
-from ..participation import ExponentialTable
+from ..participation import ExponentialTable, NumpyTable
 from ._exact_risk import Problem, WeightedDraws, block_linear, block_softmax, general_softmax
 from ._linear_risk import linear_risk
 from .params import AbstractParams, BlockParams
@@ -67,7 +67,7 @@ class RegressionRisk(eqx.Module):
             return None
         problem: Problem = to_numpy(self.problem)
         if isinstance(self.length, ExponentialTable):
-            finite = partial(_softmax, problem, to_numpy(self.length))
+            finite = partial(_softmax, problem, self.length.for_numpy())
         else:
             finite = partial(_linear, problem, float(self.length))
 
@@ -107,7 +107,7 @@ def _linear(problem: Problem, inverse_length: float, A: np.ndarray, b: np.ndarra
     return _Part(float(b**2 * value), by_Z, float(2 * b * value))
 
 
-def _softmax(problem: Problem, table: ExponentialTable, A: np.ndarray, b: np.ndarray) -> _Part:
+def _softmax(problem: Problem, table: NumpyTable, A: np.ndarray, b: np.ndarray) -> _Part:
     """E[P_2 (b^2 l + 2b xi'X xi) - H b^2 xi'Y xi]."""
     Z, label = A @ problem.root, _label_size(problem)
     T = problem.cov @ Z
@@ -117,21 +117,16 @@ def _softmax(problem: Problem, table: ExponentialTable, A: np.ndarray, b: np.nda
     T_axes, B_axes = T @ axes, problem.root @ axes
     S_T, S_B = problem.task_cov @ T_axes, problem.task_cov @ B_axes
     X, Y = _symmetric(T_axes.T @ S_B), T_axes.T @ S_T
-    x, y = np.diag(X), np.diag(Y)
-
-    p, (mass, shrunk), factors = table.terms(variances)
-    first, second = ((w @ factors).real for w in (mass, shrunk))  # E[h xi_i^2]
-    slope = (p * mass @ factors).real
-    moved, moved_shrunk = (
-        ((p * w)[:, None] * factors).T @ factors for w in (mass, shrunk)
-    )
-    moved, moved_shrunk = moved.real, moved_shrunk.real
-    total = float(np.sum(mass.real))
-
-    linear, square = first @ x, label * total - second @ y
-    by_M = -2 * (2 * b * moved * X - b**2 * moved_shrunk * Y)
-    by_M -= np.diag(b**2 * label * slope + 2 * b * moved @ x - b**2 * moved_shrunk @ y)
-    inner = problem.cov @ (S_B * first * b - S_T * second * b**2) + T_axes @ by_M
+    x, y = X.diagonal(), Y.diagonal()
+    p, mass, factors = table.terms(variances)
+    first, second = (mass @ factors).real  # E[h xi_i^2]
+    tilted = p * mass
+    slope = (tilted[0] @ factors).real
+    moved, moved_shrunk = ((tilted[:, None] * factors.T) @ factors).real
+    linear, square = first @ x, label * float(mass[0].real.sum()) - second @ y
+    by_M = 2 * b * (b * moved_shrunk * Y - 2 * moved * X)
+    by_M.flat[:: len(x) + 1] -= b * (b * label * slope + 2 * moved @ x - b * moved_shrunk @ y)
+    inner = problem.cov @ (b * (S_B * first - S_T * (b * second))) + T_axes @ by_M
     return _Part(
         float(b**2 * square + 2 * b * linear),
         2 * inner @ axes.T,

@@ -6,6 +6,7 @@ from .along_length import participation_along as participation_along
 from .exponential import LARGEST as LARGEST
 from .exponential import LONGEST as LONGEST
 from .exponential import ExponentialTable as ExponentialTable
+from .exponential import NumpyTable as NumpyTable
 from .exponential import exponential_table as exponential_table
 from .gradient_moments import GradientMoments as GradientMoments
 from .gradient_moments import gradient_moments as gradient_moments

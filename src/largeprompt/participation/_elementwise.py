@@ -21,6 +21,7 @@ from .._typing import ArrayInput
 Kernel = Callable[..., tuple[Any, ...]]  # of NumPy arrays, or of JAX arrays
 
 _CHUNK = 16  # scalars evaluated at once: the kernels' matrices then stay in cache
+_BLOCK = 256  # the same for NumPy
 _STEP = 1e-10  # of complex steps, relative
 
 
@@ -122,7 +123,7 @@ def _by_numpy(kernel: Kernel, arrays: list[np.ndarray]) -> tuple[np.ndarray, ...
         flat = [np.ones(1, a.dtype) for a in flat]
     # neighbours need the same lattice, so that NumPy computes only one of two
     order = np.argsort(flat[0].real)
-    chunks = [order[i : i + _CHUNK] for i in range(0, len(order), _CHUNK)]
+    chunks = [order[i : i + _BLOCK] for i in range(0, len(order), _BLOCK)]
     with np.errstate(all="ignore"):
         found = [kernel(*(a[chunk] for a in flat)) for chunk in chunks]
     places = np.argsort(order)

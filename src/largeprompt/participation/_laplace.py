@@ -41,6 +41,7 @@ STRETCH, KNEE = 2.0, 5.0  # of the map of tau, see _stretched_lattice
 # 1 - exp(-e^y) is written as a normal step Phi((y - STEP_AT)/STEP_WIDTH), whose average is known,
 # plus a bump >= 0.
 STEP_AT, STEP_WIDTH = 1.5, 0.3
+_PIECE = 4  # of (sigma, L) whose matrices NumPy holds at once: they stay in cache
 
 
 def frozen(value: Values) -> Values:
@@ -261,15 +262,17 @@ def laplace_rule(
     top, least = max(map(max, probes)), min(map(sum, probes))
     small = sigma < SWITCH
 
-    def either(fixed: Callable[[], Values], mapped: Callable[[], Values]) -> Values:
+    def either(
+        fixed: Callable[[], Values], mapped: Callable[[], Values], where: Values = small
+    ) -> Values:
         """What one of the two lattices gives: NumPy computes the other only if it is needed."""
-        if xp is np and np.all(small):
+        if xp is np and np.all(where):
             return fixed()
-        if xp is np and not np.any(small):
+        if xp is np and not np.any(where):
             return mapped()
         first, second = fixed(), mapped()
-        axes = max(np.ndim(first), np.ndim(second)) - np.ndim(small)
-        return xp.where(small.reshape(small.shape + (1,) * axes), first, second)
+        axes = max(np.ndim(first), np.ndim(second)) - np.ndim(where)
+        return xp.where(where.reshape(where.shape + (1,) * axes), first, second)
 
     # Arguments are safe for both lattices, so neither spoils a derivative where it is not used.
     narrow = xp.where(small, sigma, 0.5 * SWITCH)[..., None]
@@ -281,16 +284,8 @@ def laplace_rule(
     y, dy = _mapped_lattice(frozen(wide[..., 0]), window)
     x, normal = _fixed_lattice(top)
 
-    # Kernel, scores down and tau across: exp(-t e^s) on the fixed lattice,
-    # exp(-(y - tau)^2/(2 sigma^2)) on the mapped one.
     fixed_s = narrow * x
     z = xp.exp(y)
-    distance = y[..., :, None] - tau[..., None, :]
-    exponent = either(
-        lambda: -xp.exp(fixed_s)[..., :, None] * xp.exp(tau)[..., None, :],
-        lambda: -0.5 * (distance / wide[..., None]) ** 2,
-    )
-    kernel = xp.exp(exponent)
     density = dy / (wide * math.sqrt(2 * math.pi))
     # the reference keeps e^{ky} in range for astronomically large L
     y_ref = xp.minimum(window.y_high, 0.0)[..., None]
@@ -299,17 +294,50 @@ def laplace_rule(
         lambda: normal * xp.exp(k * fixed_s[..., None, :]),
         lambda: density[..., None, :] * xp.exp(k * (y - y_ref)[..., None, :] - z[..., None, :]),
     )
-    sums = rows @ kernel
 
-    def mapped_tail() -> Values:
+    def bump() -> Values:
         beyond = (y - STEP_AT) / STEP_WIDTH
         outer = _normal_tail(xp.abs(beyond))
-        bump = xp.where(beyond < 0, -xp.expm1(-z) - outer, outer - xp.exp(-z))
-        step = _normal_tail((STEP_AT - tau) / xp.sqrt(wide**2 + STEP_WIDTH**2))
-        return ((density * bump)[..., None, :] @ kernel)[..., 0, :] + step
+        return density * xp.where(beyond < 0, -xp.expm1(-z) - outer, outer - xp.exp(-z))
+
+    # 1 - phi_0 is the sum of `normal` times 1 - kernel, or that of the bump plus a normal step
+    extra = either(lambda: xp.zeros_like(y) + normal, bump)
+
+    def one_token(part: Any) -> tuple[Values, ...]:
+        """Sums over the scores: of the rows times each power of the score, and of `extra`.
+
+        The kernel, scores down and tau across, is exp(-t e^s) on the fixed lattice and
+        exp(-(y - tau)^2/(2 sigma^2)) on the mapped one.
+        """
+        s, t, distance = fixed_s[part], tau[part], y[part][..., :, None] - tau[part][..., None, :]
+        exponent = either(
+            lambda: -xp.exp(s)[..., :, None] * xp.exp(t)[..., None, :],
+            lambda: -0.5 * (distance / wide[part][..., None]) ** 2,
+            small[part],
+        )
+        weighted = kernel = xp.exp(exponent)
+        found = [rows[part] @ kernel]
+        if power:
+            score = either(lambda: s[..., :, None] + 0 * kernel, lambda: distance, small[part])
+            score = score if centre is None else score - centre[part][..., None, None]
+        for _ in range(power):
+            weighted = weighted * score
+            found.append(rows[part] @ weighted)
+        tail = either(lambda: -xp.expm1(exponent), lambda: kernel, small[part])
+        return (extra[part][..., None, :] @ tail, *found)
+
+    if xp is np:
+        pieces = [slice(i, i + _PIECE) for i in range(0, len(sigma), _PIECE)]
+        extra_sum, sums, *higher = map(np.concatenate, zip(*map(one_token, pieces), strict=True))
+    else:
+        extra_sum, sums, *higher = one_token(...)
 
     # log phi_0 keeps full relative accuracy at small t, where L log phi_0 needs it.
-    tail = either(lambda: -(normal @ xp.expm1(exponent)), mapped_tail)
+    step_sum = either(
+        lambda: xp.zeros_like(tau),
+        lambda: _normal_tail((STEP_AT - tau) / xp.sqrt(wide**2 + STEP_WIDTH**2)),
+    )
+    tail = extra_sum[..., 0, :] + step_sum
     near = tail < 0.5
     log_phi = xp.where(
         near,
@@ -320,13 +348,7 @@ def laplace_rule(
 
     origin = either(lambda: tau, lambda: y_ref + xp.zeros_like(tau))
     scale = xp.exp(k * origin[..., None, :] + (xp.log(L)[..., None] - log_phi)[..., None, :])
-    rho, weighted = {0: scale * sums}, kernel
-    if power:
-        score = either(lambda: fixed_s[..., :, None] + xp.zeros_like(kernel), lambda: distance)
-        score = score if centre is None else score - centre[..., None, None]
-    for j in range(1, power + 1):
-        weighted = weighted * score
-        rho[j] = scale * (rows @ weighted)
+    rho = {j: scale * each for j, each in enumerate((sums, *higher))}
     # The normal density underflows at 38.5 sigma; the integrand of order k peaks at up to k sigma.
     lost = xp.exp(-0.5 * xp.maximum(38.5 - window.tilt, 0.0) ** 2)
     return Rule(weight, rho, lost)

@@ -75,18 +75,10 @@ class ExponentialTable(eqx.Module):
         ones, forms = W @ mass, jnp.einsum("hn,n,fn->hf", W, mass, traces)
         return inside * jnp.real(ones), inside * jnp.real(forms)
 
-    def terms(self, variances: np.ndarray) -> "Terms":
-        """Terms of the averages for the eigenvalues of a form M, known numbers (NumPy)."""
-        lines, sizes = np.asarray(self.lines)[:, None], np.asarray(self.log_sizes)
-        served = np.all(2 * lines / _NEAREST * variances < 1, axis=-1)
-        shrink = np.log1p(-np.where(served[:, None], 2 * lines * variances, 0.0))
-        rung = np.argmin(np.where(served, sizes - 0.5 * shrink.sum(-1), np.inf))
-        p, W = np.asarray(self.exponents)[rung], np.asarray(self.weights)[rung]
-        factors = 1 / (1 + 2 * p[:, None] * variances)
-        # the square root of each factor, not of their product, is on the branch real at p = 0
-        mass = np.prod(np.sqrt(factors), axis=-1)
-        inside = 1.0 if np.linalg.norm(variances) <= LARGEST else np.nan
-        return Terms(p, inside * W * mass, factors)
+    def for_numpy(self) -> "NumpyTable":
+        """The same numbers, known, as NumPy arrays."""
+        arrays = (self.lines, self.log_sizes, self.exponents, self.weights)
+        return NumpyTable(*map(np.asarray, arrays))
 
     def _best_line(self, M: Float[Array, "d d"]) -> tuple[Int[Array, ""], Bool[Array, ""]]:
         """Line with the smallest sum |W_n| det(I - 2cM)^{-1/2}, and whether M is in range."""
@@ -107,6 +99,30 @@ class Terms(NamedTuple):
     exponents: Complex[np.ndarray, " nodes"]
     mass: Complex[np.ndarray, "2 nodes"]  # for both functions h
     factors: Complex[np.ndarray, "nodes d"]  # 1/(1 + 2 p_n lambda_i)
+
+
+class NumpyTable(NamedTuple):
+    """An `ExponentialTable` of NumPy arrays."""
+
+    lines: np.ndarray
+    log_sizes: np.ndarray
+    exponents: np.ndarray
+    weights: np.ndarray
+
+    def terms(self, variances: np.ndarray) -> Terms:
+        """Terms of the averages for the eigenvalues of a form M."""
+        # the same choice of a line as that of `ExponentialTable._best_line`
+        tilts = 2 * self.lines[:, None] * np.maximum(variances, 0.0)
+        served = tilts.max(-1) < _NEAREST
+        sizes = self.log_sizes[served] - 0.5 * np.log1p(-tilts[served]).sum(-1)
+        rung = np.flatnonzero(served)[sizes.argmin()] if sizes.size else -1
+        p = self.exponents[rung]
+        factors = 1 / (1 + 2 * p[:, None] * variances)
+        # the square root of each factor, not of their product, is on the branch real at p = 0
+        mass = self.weights[rung] * np.sqrt(factors).prod(-1)
+        if not np.dot(variances, variances) <= LARGEST**2:
+            mass = mass * np.nan
+        return Terms(p, mass, factors)
 
 
 @jax.custom_jvp

@@ -139,9 +139,7 @@ def _second_moment(
     return Bounded(value, (_EPSILON + weight(p.error) * shares) * sizes)
 
 
-def _output_error(
-    head: Head, mu: Gaussian, scores: Scores, p: Participation, z: Values
-) -> Bounded:
+def _output_error(head: Head, mu: Gaussian, scores: Scores, p: Participation, z: Values) -> Bounded:
     square = ((scores.pull @ head.V.T) ** 2).sum(-1)
     trace = (head.V @ mu.covariance @ head.V.T).trace()
     value = trace * p.p2 + square * (p.p2 - 6 * p.p3 + 6 * p.p22)
