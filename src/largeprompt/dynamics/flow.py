@@ -18,8 +18,8 @@ from .._float64 import in_float64
 from .._lengths import one_length
 from .._typing import ArrayInput
 from ..icl import AbstractParams, AbstractTask, Attention, FreshRisk, RiskFunction
-from ..prompts import AbstractMethod
 from ..icl.risks import flat_value_and_gradient
+from ..prompts import AbstractMethod
 from ._solver import Segment, Tolerances, follow
 from .trajectory import Phase, Trajectory
 

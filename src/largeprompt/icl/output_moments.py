@@ -12,7 +12,6 @@ at large L. For softmax P_2 and H are tabulated: an evaluation costs the same wh
 
 import equinox as eqx
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 

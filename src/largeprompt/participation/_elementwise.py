@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.custom_batching import custom_vmap
-from jaxtyping import Array, Float
+from jaxtyping import Array
 
 from .._typing import ArrayInput
 

@@ -253,7 +253,7 @@ def laplace_rule(
     power: int = 0,
     centre: Values | None = None,
 ) -> Rule:
-    """weight and rho_{j,k} for j up to `power`, k up to the largest order in `probes`; 1 <= L < inf.
+    """weight and rho_{j,k}, j up to `power`, k up to the largest order in `probes`; 1 <= L < inf.
 
     Node placement has no derivative: the integral does not depend on it, and its derivative is the
     same rule applied to the derivative of the integrand.
