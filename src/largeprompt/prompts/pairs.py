@@ -50,7 +50,7 @@ def pairs(
         z, U = to_numpy((z, head.U))
         tilts = z @ U.T
     else:
-        tilts = tilts_of(head, measure, z)
+        tilts = tilts_of(head, measure, z.reshape(-1, head.dim)).reshape(z.shape)
     z, tilts = (xp.broadcast_to(vectors, (*shape, head.dim)) for vectors in (z, tilts))
     return z, tilts, xp.broadcast_to(L, shape)
 
