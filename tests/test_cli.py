@@ -174,7 +174,7 @@ def test_train_resumes_with_its_own_options(tmp_path):
         (["train", "--resume", "nowhere"], "--resume must name a folder"),
         (["train", "--out", "a", "--resume", "b"], "exclude each other"),
         (["train", "--variant", "papre"], "is not one of 'paper'"),
-        (["risk", "-L", "0"], "L must be"),
+        (["risk", "-L", "0"], "L must be >= 1"),
     ],
 )
 def test_training_commands_report_user_errors_without_traceback(

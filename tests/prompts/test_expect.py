@@ -193,7 +193,7 @@ def test_output_error_of_thousands_of_atoms():
 
 def test_output_error_raises_for_scores_too_far_apart():
     head = lp.Head(U=np.eye(1), V=np.eye(1))
-    with pytest.raises(Exception, match="relative error of the Laplace integral"):
+    with pytest.raises(ValueError, match="relative error of the Laplace integral must be at most"):
         jax.block_until_ready(lp.output_error(head, lp.Empirical([[0.0], [500.0]]), [1.0], 1.5))
 
 
