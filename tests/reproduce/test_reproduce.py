@@ -318,6 +318,12 @@ def test_reproduce_interrupted_says_how_to_continue(calls, tmp_path):
     assert calls == ["first", "second", "third"]
 
 
+def test_stored_names_reads_no_result(stored):
+    _truncated(_cell(stored, "second"))
+    _cell(stored, "third").unlink()
+    assert folder.stored_names(stored) == ["first", "second"]
+
+
 def test_reproduce_continues_after_a_study_that_raises(calls, tmp_path):
     def fail(config, key):
         raise RuntimeError("no convergence")
