@@ -10,8 +10,12 @@ import xarray as xr
 from typer.testing import CliRunner
 
 import largeprompt as lp
+from largeprompt import dynamics
 from largeprompt.cli import _compiling
+from largeprompt.cli._signals import Terminated
 from largeprompt.cli.commands import app
+
+from .terminal import on_a_terminal
 
 
 def test_largeprompt_version():
@@ -164,6 +168,34 @@ def test_train_resumes_with_its_own_options(tmp_path):
     assert again.exit_code == 0, again.output
     with xr.open_dataset(folder / "experiment.nc") as data:
         xr.testing.assert_equal(before.final_risk, data.final_risk)
+
+
+@pytest.mark.parametrize(("error", "status"), [(KeyboardInterrupt, 130), (Terminated, 143)])
+def test_train_interrupted_says_how_to_continue(tmp_path, monkeypatch, error, status):
+    def interrupted(**options):
+        raise error
+
+    monkeypatch.setattr(dynamics, "published_experiment", interrupted)
+    result = _run("train", "--out", str(tmp_path))
+    assert result.exit_code == status
+    assert result.stderr == f"stopped; continue with: largeprompt train --resume {tmp_path}\n"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("label", "arguments"),
+    [
+        ("computing the curve", ["curve", "--dim", "1", "--points", "2"]),
+        ("searching", ["length", "0.01", "--dim", "1"]),
+        ("minimising", ["risk", "-d", "1", "-L", "10,100", "--noise", "0"]),
+        ("integrating the flows", ["flow", "-d", "1", "-L", "100,inf", "--alpha", "0.5"]),
+        ("2 runs", ["train", "--steps", "20", "-L", "10", "--method", "exact"]),
+    ],
+)
+def test_commands_show_a_progress_bar(monkeypatch, label, arguments):
+    terminal = on_a_terminal(monkeypatch)
+    app(arguments, standalone_mode=False)
+    assert label in terminal.getvalue()
 
 
 @pytest.mark.parametrize(
