@@ -43,6 +43,7 @@ def _run(*arguments):
     return CliRunner().invoke(app, list(arguments))
 
 
+@pytest.mark.slow
 def test_curve_prints_and_writes(tmp_path):
     data, figure = tmp_path / "curve.nc", tmp_path / "curve.pdf"
     options = ["--dim", "2", "--covariance", "rho:0.5", "--to", "1000", "--points", "3"]
@@ -82,6 +83,7 @@ def test_length_accepts_every_form_of_covariance(covariance, tmp_path):
     assert "tokens bring the squared error down to 0.01" in result.output
 
 
+@pytest.mark.slow
 def test_length_exit_status_is_1_if_no_prompt_is_long_enough():
     result = _run("length", "1e-30", "--dim", "1")
     assert result.exit_code == 1
@@ -132,6 +134,7 @@ def test_curve_that_cannot_be_written_leaves_no_file(tmp_path, monkeypatch):
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_flow_prints_both_phases_and_writes(tmp_path):
     data, figure = tmp_path / "flow.nc", tmp_path / "flow.png"
     options = ["-d", "1", "--covariance", "identity", "-L", "100,inf", "--alpha", "0.5"]
@@ -154,6 +157,7 @@ def test_risk_prints_the_best_heads(tmp_path):
     assert figure.exists()
 
 
+@pytest.mark.slow
 def test_train_resumes_with_its_own_options(tmp_path):
     folder = tmp_path / "run"
     options = ["--steps", "20", "-L", "10", "--method", "exact", "--out", str(folder)]

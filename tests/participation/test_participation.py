@@ -173,6 +173,7 @@ def test_participation_derivative_against_reference_differences():
             assert relative(getattr(slope, field)[i], row[name]) < 1e-11, row
 
 
+@pytest.mark.slow
 def test_participation_reverse_forward_and_second_derivatives():
     length = 1e3
 
@@ -197,6 +198,7 @@ def test_participation_derivative_in_length():
     np.testing.assert_allclose(slope, -1 / 400, rtol=1e-11)
 
 
+@pytest.mark.slow
 def test_participation_under_jit_vmap_and_broadcasting():
     sigma = np.linspace(0, 5, 90)[:, None]
     length = np.array([1.0, 2.5, 1e6, np.inf])

@@ -60,6 +60,7 @@ def _answers(mu, quantity, z) -> dict[str, lp.Estimate]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("tokens", TOKENS)
 @pytest.mark.parametrize("place", PLACES)
 def test_expect_by_every_method(tokens, place):

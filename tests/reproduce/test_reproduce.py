@@ -407,6 +407,7 @@ def test_studies_lists_all():
     assert all(name in result.output for name in STUDIES)
 
 
+@pytest.mark.slow
 def test_reproduce_on_processes_gives_the_same_numbers(tmp_path):
     """A real study, since other processes do not know the fake ones."""
     alone, together = tmp_path / "alone", tmp_path / "together"
