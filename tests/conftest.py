@@ -6,8 +6,8 @@ Most of the suite's time is compilation. Compiled programs are cached on disk, a
 workers, the processes that tests start, and the next run; JAX names them by a hash of what is
 compiled, so changed code is compiled again. Programs are shared only if all tests, documents and
 studies compile with the same options: the older of XLA's two emitters, as `largeprompt reproduce`,
-and level 1 of LLVM's optimisations. Level 0 compiles 10% faster, but some studies then compute 50%
-longer; the default, level 3, takes 20% longer to compile, and computes no faster.
+and level 1 of LLVM's optimisations. CPU seconds of two test modules and of two studies, from an
+empty cache: 63 and 76 at level 0, 72 and 60 at level 1, 88 and 66 at the default, level 3.
 """
 
 import gc
