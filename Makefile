@@ -5,10 +5,13 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
-.PHONY: test check reproduce bench format clean python-is-ready
+.PHONY: test test-fast check reproduce bench format clean python-is-ready
 
 test: $(INSTALLED) check
 	$(BIN)/python -m pytest -n logical --maxprocesses 4
+
+test-fast: $(INSTALLED)
+	$(BIN)/python -m pytest -n logical --maxprocesses 4 -m "not slow"
 
 check: $(INSTALLED)
 	$(BIN)/ruff check .

@@ -61,7 +61,7 @@ TRACED = {
 @pytest.mark.parametrize("mistake", TRACED)
 def test_values_are_checked_under_jit(mistake):
     call, rule = TRACED[mistake]
-    with pytest.raises(Exception, match=rule) as caught:
+    with pytest.raises(eqx.EquinoxRuntimeError, match=rule) as caught:
         jax.block_until_ready(eqx.filter_jit(call)(jnp.array([0.5, 1.5])))
     assert "To fix: " in str(caught.value)
 

@@ -10,8 +10,12 @@ import xarray as xr
 from typer.testing import CliRunner
 
 import largeprompt as lp
+from largeprompt import dynamics
 from largeprompt.cli import _compiling
+from largeprompt.cli._signals import Terminated
 from largeprompt.cli.commands import app
+
+from .terminal import on_a_terminal
 
 
 def test_largeprompt_version():
@@ -39,6 +43,7 @@ def _run(*arguments):
     return CliRunner().invoke(app, list(arguments))
 
 
+@pytest.mark.slow
 def test_curve_prints_and_writes(tmp_path):
     data, figure = tmp_path / "curve.nc", tmp_path / "curve.pdf"
     options = ["--dim", "2", "--covariance", "rho:0.5", "--to", "1000", "--points", "3"]
@@ -78,6 +83,7 @@ def test_length_accepts_every_form_of_covariance(covariance, tmp_path):
     assert "tokens bring the squared error down to 0.01" in result.output
 
 
+@pytest.mark.slow
 def test_length_exit_status_is_1_if_no_prompt_is_long_enough():
     result = _run("length", "1e-30", "--dim", "1")
     assert result.exit_code == 1
@@ -128,6 +134,7 @@ def test_curve_that_cannot_be_written_leaves_no_file(tmp_path, monkeypatch):
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_flow_prints_both_phases_and_writes(tmp_path):
     data, figure = tmp_path / "flow.nc", tmp_path / "flow.png"
     options = ["-d", "1", "--covariance", "identity", "-L", "100,inf", "--alpha", "0.5"]
@@ -150,6 +157,7 @@ def test_risk_prints_the_best_heads(tmp_path):
     assert figure.exists()
 
 
+@pytest.mark.slow
 def test_train_resumes_with_its_own_options(tmp_path):
     folder = tmp_path / "run"
     options = ["--steps", "20", "-L", "10", "--method", "exact", "--out", str(folder)]
@@ -166,6 +174,34 @@ def test_train_resumes_with_its_own_options(tmp_path):
         xr.testing.assert_equal(before.final_risk, data.final_risk)
 
 
+@pytest.mark.parametrize(("error", "status"), [(KeyboardInterrupt, 130), (Terminated, 143)])
+def test_train_interrupted_says_how_to_continue(tmp_path, monkeypatch, error, status):
+    def interrupted(**options):
+        raise error
+
+    monkeypatch.setattr(dynamics, "published_experiment", interrupted)
+    result = _run("train", "--out", str(tmp_path))
+    assert result.exit_code == status
+    assert result.stderr == f"stopped; continue with: largeprompt train --resume {tmp_path}\n"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("label", "arguments"),
+    [
+        ("computing the curve", ["curve", "--dim", "1", "--points", "2"]),
+        ("searching", ["length", "0.01", "--dim", "1"]),
+        ("minimising", ["risk", "-d", "1", "-L", "10,100", "--noise", "0"]),
+        ("integrating the flows", ["flow", "-d", "1", "-L", "100,inf", "--alpha", "0.5"]),
+        ("2 runs", ["train", "--steps", "20", "-L", "10", "--method", "exact"]),
+    ],
+)
+def test_commands_show_a_progress_bar(monkeypatch, label, arguments):
+    terminal = on_a_terminal(monkeypatch)
+    app(arguments, standalone_mode=False)
+    assert label in terminal.getvalue()
+
+
 @pytest.mark.parametrize(
     ("arguments", "rule"),
     [
@@ -174,7 +210,7 @@ def test_train_resumes_with_its_own_options(tmp_path):
         (["train", "--resume", "nowhere"], "--resume must name a folder"),
         (["train", "--out", "a", "--resume", "b"], "exclude each other"),
         (["train", "--variant", "papre"], "is not one of 'paper'"),
-        (["risk", "-L", "0"], "L must be"),
+        (["risk", "-L", "0"], "L must be >= 1"),
     ],
 )
 def test_training_commands_report_user_errors_without_traceback(

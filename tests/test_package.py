@@ -1,6 +1,5 @@
-"""The package as a whole: cost of importing, public names, and the tests themselves."""
+"""The package as a whole: cost of importing, public names, version."""
 
-import ast
 import re
 import subprocess
 import sys
@@ -105,22 +104,6 @@ def test_core_depends_on_at_most_eleven_packages():
     extras = project["optional-dependencies"]
     assert "largeprompt[all]" in extras["test"]
     assert extras["all"] == ["largeprompt[cli,cluster,report]"]
-
-
-def test_every_test_file_is_collected():
-    """Pytest collects test_*.py: a file with tests under another name would never run."""
-    for path in (ROOT / "tests").rglob("*.py"):
-        defines_tests = re.search(r"^def test_", path.read_text(), flags=re.MULTILINE)
-        assert bool(defines_tests) == path.name.startswith("test_"), path
-
-
-def test_every_test_can_fail():
-    """A test body must hold an assertion or an expected exception."""
-    for path in (ROOT / "tests").rglob("test_*.py"):
-        for node in ast.parse(path.read_text()).body:
-            if isinstance(node, ast.FunctionDef) and node.name.startswith("test_"):
-                source = ast.unparse(node)
-                assert "assert" in source or "pytest.raises" in source, f"{path.name}: {node.name}"
 
 
 def test_version_is_stated_once():

@@ -7,20 +7,18 @@ import pytest
 
 from largeprompt._progress import progress_bar
 
-
-class _Terminal(io.StringIO):
-    def isatty(self) -> bool:
-        return True
+from .terminal import on_a_terminal
 
 
 @pytest.mark.parametrize(("shown", "total"), [(True, 3), (True, None), (False, 3)])
 def test_progress_bar_on_a_terminal(monkeypatch, shown, total):
-    monkeypatch.setenv("TERM", "xterm")
-    monkeypatch.setattr(sys, "stderr", terminal := _Terminal())
+    terminal = on_a_terminal(monkeypatch)
     with progress_bar("counting", total, done=1, unit="steps", shown=shown) as advance:
         advance()
         advance(1, label="nearly done")
+    assert ("counting" in terminal.getvalue()) is shown
     assert ("nearly done" in terminal.getvalue()) is shown
+    assert ("━" in terminal.getvalue()) is shown
     assert ("3/3" in terminal.getvalue()) is (shown and total is not None)
 
 

@@ -18,6 +18,7 @@ def _problem(measure=None):
     return head, mu, np.array([0.8, -0.4])
 
 
+@pytest.mark.slow
 def test_growing_prompt_distances_are_those_of_its_tokens():
     head, mu, z = _problem()
     lengths = [3, 100, 4096, 4097, 9000]
@@ -34,6 +35,7 @@ def test_growing_prompt_distances_are_those_of_its_tokens():
     )
 
 
+@pytest.mark.slow
 def test_growing_prompt_scale_is_that_of_the_exact_error():
     """L E|T_L - T|^2 tends to the trace of the covariance whose largest eigenvalue sets the
     envelope; here m = 1, so they are equal.

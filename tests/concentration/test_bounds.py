@@ -35,6 +35,7 @@ def test_propositions_as_written():
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("quantity", ["output", "gradient_U", "gradient_V"])
 def test_bound_report_constant_dominates_and_touches(quantity):
     curve = lp.concentration_curve(*_scalar(1.0), LENGTHS, QUANTITIES[quantity])
@@ -81,6 +82,7 @@ def _power_of_logarithm(curve):
     return float(np.diff(excess)[0] / np.diff(logs)[0])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("multiplicity", [1, 2, 3, 5])
 @pytest.mark.parametrize(
     ("quantity", "kappa", "extra"),
@@ -120,6 +122,7 @@ def test_bound_report_below_half_attains_the_exponent_one():
     assert report.c2 == report.admissible_c2 == 1.0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("quantity", "kappa"), [("output", 0.5), ("output", 1.0), ("gradient_U", 1.0)]
 )

@@ -49,6 +49,7 @@ def test_concentration_curve_with_heavy_tails_against_brute_force(kappa):
     assert np.all(curve.error < 1e-6 * expected)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("quantity", ["output", "gradient_U", "gradient_V"])
 def test_concentration_curve_against_a_product_rule(quantity):
     """A tensor Gauss-Hermite rule over the exact error at each query: converges at small L, where
@@ -154,6 +155,7 @@ _LAWS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("law", _LAWS.values(), ids=list(_LAWS))
 def test_quadrature_has_the_moments_of_the_law(law):
     """Means, covariances and a smooth function: the moment generating function."""

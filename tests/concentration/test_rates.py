@@ -10,7 +10,7 @@ import mpmath
 import numpy as np
 import pytest
 import xarray as xr
-from scipy import optimize
+from scipy import optimize, stats
 
 import largeprompt as lp
 from largeprompt.concentration.rates import regime_exponent, steepness
@@ -155,18 +155,34 @@ def test_fit_slope_against_scipy():
     )
 
 
-def test_fit_slope_intervals_cover():
-    """400 straight lines: a 90% interval misses about 40; fewer than 5 or more than 90 has
-    probability below 1e-9.
+def _misses(confidence, freedom):
+    """Law of the number of intervals, of a thousand, that miss the slope.
+
+    The interval has the normal quantile if chi^2 per degree of freedom is at most 1, and otherwise
+    Student's quantile times its root: on a straight line it covers a little too often.
     """
+    normal_misses, student = 1 - confidence, stats.t(freedom).ppf((1 + confidence) / 2)
+    chi2 = stats.chi2(freedom)
+    enlarged = chi2.expect(lambda c: 2 * stats.norm.sf(student * np.sqrt(c / freedom)), lb=freedom)
+    return stats.binom(1000, normal_misses * chi2.cdf(freedom) + enlarged)
+
+
+def test_fit_slope_intervals_cover():
+    """A thousand straight lines, of which 90% intervals miss about 61.
+
+    False alarms and unnoticed intervals of 80% or 98% have probabilities below 1e-4.
+    """
+    low, high = _misses(0.9, freedom=6).ppf([5e-5, 1 - 5e-5])
+    assert _misses(0.8, freedom=6).cdf(high) < 1e-4
+    assert _misses(0.98, freedom=6).sf(low - 1) < 1e-4
     rng = np.random.default_rng(2)
     L = np.geomspace(10, 1e4, 8)
     error = 0.02 * L**-1.0
     missed = 0
-    for _ in range(400):
+    for _ in range(1000):
         fit = lp.fit_slope(_curve(L, L**-1.0 + error * rng.normal(size=8), error), confidence=0.9)
         missed += not fit.low <= -1 <= fit.high
-    assert 5 <= missed <= 90
+    assert low <= missed <= high
 
 
 def test_fit_slope_of_a_bent_curve():

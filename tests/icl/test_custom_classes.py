@@ -159,6 +159,7 @@ def test_custom_params_through_jit_vmap_and_grad():
     assert float(slope.y) == pytest.approx(float(full.v[0]), rel=1e-10)
 
 
+@pytest.mark.slow
 def test_custom_params_have_the_risk_of_their_matrices():
     params = Powers(0.3, 0.2)
     for method in (None, lp.QuasiMonteCarlo(KEY), lp.MonteCarlo(KEY, relative_error=0.1)):

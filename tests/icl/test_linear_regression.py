@@ -40,6 +40,7 @@ def test_risk_of_block_heads_against_brute_force(L, attention):
     assert abs(gap) <= 5 * losses.std() / np.sqrt(len(losses))
 
 
+@pytest.mark.slow
 def test_risk_in_one_dimension_against_an_integral():
     """d = 1: the formula of the risk under panels of Gauss-Legendre quadrature over the query."""
     task = lp.LinearRegression([[0.8]], [[1.5]], 0.3)
@@ -103,6 +104,7 @@ def test_risk_of_block_heads_at_long_prompts_against_mpmath(distance, noise):
         assert float(eqx.filter_jit(general)(block.general())) == expected
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("a", [0.55, 1.0, 1.6])
 def test_risk_of_block_heads_at_long_prompts_against_an_integral(a):
     """d = 1, no noise, limit head: b^2/2 E[P_2 + s (P_2 - 6 P_3 + 6 P_22)], s = a^2 x^2, by panels
@@ -152,6 +154,7 @@ def test_risk_at_infinity_and_its_approach():
     assert gaps[0] / gaps[1] == pytest.approx(10, rel=1e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("L", [3.0, 1e9])
 def test_risk_gradient_against_finite_differences(L):
     """The first call at a length is traced here: the table it caches must serve later calls."""
@@ -172,6 +175,7 @@ def test_risk_gradient_against_finite_differences(L):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dimensions", [1, 3])
 def test_risk_of_the_general_form_agrees_with_the_block_form(dimensions):
     """Quadrature is exact here; quasi-random tasks: five standard errors of eight scramblings
@@ -188,6 +192,7 @@ def test_risk_of_the_general_form_agrees_with_the_block_form(dimensions):
     assert found.error < (1e-13 if dimensions == 1 else 0.02) * exact
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("d", "scale"), [(1, 1.0), (2, 4.0), (3, 3.0)])
 def test_risk_of_general_heads_against_brute_force(d, scale):
     """20,000 prompts, 5 standard errors: false alarms below 1e-5. Tasks far out have scores of
@@ -205,6 +210,7 @@ def test_risk_of_general_heads_against_brute_force(d, scale):
     assert found.error < (1e-6 if d == 1 else 0.05) * found.value
 
 
+@pytest.mark.slow
 def test_risk_error_of_quadrature_covers_a_finer_rule():
     """Two dimensions: `fresh_risk` has 22 nodes an axis, `risk` 45."""
     rng = np.random.default_rng(0)
@@ -217,6 +223,7 @@ def test_risk_error_of_quadrature_covers_a_finer_rule():
     assert 0 < abs(coarse.value[0] - fine.value) <= coarse.error[0]
 
 
+@pytest.mark.slow
 def test_risk_error_of_quasi_random_w_shrinks_with_their_number():
     """16 times the points, at most half the error."""
     rng = np.random.default_rng(0)
@@ -226,6 +233,7 @@ def test_risk_error_of_quasi_random_w_shrinks_with_their_number():
     assert many.error < few.error / 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("attention", ["softmax", "linear"])
 @pytest.mark.parametrize("L", [10, np.inf])
 def test_risk_by_all_methods_agrees(L, attention):
@@ -246,6 +254,7 @@ def test_risk_by_all_methods_agrees(L, attention):
             assert found.error <= 0.02 * found.value
 
 
+@pytest.mark.slow
 def test_risk_function_has_a_gradient_in_block_form():
     """In the general form, at block parameters, over values of w and their negatives."""
     function = TASK.risk_function(30.0, draws=TASK.quasi_random_w(KEY, 4))
@@ -286,6 +295,7 @@ def test_minimiser_at_large_length_sits_in_the_valley():
     assert float(TASK.minimiser(np.inf).risk) == pytest.approx(0.1, abs=1e-12)
 
 
+@pytest.mark.slow
 def test_bayes_risk_against_ridge_and_without_noise():
     losses = simulate_ridge(cov=COV, task_cov=TASK_COV, noise=0.2, L=3, n=40_000, seed=0)
     found = TASK.bayes_risk(3, lp.MonteCarlo(KEY))
@@ -299,6 +309,7 @@ def test_bayes_risk_against_ridge_and_without_noise():
         assert abs(risk.value - left / 2) <= 5 * risk.error + 1e-9
 
 
+@pytest.mark.slow
 def test_risk_in_32_bit_mode():
     expected = float(TASK.risk(PARAMS, 25).value)
     with jax.enable_x64(False):

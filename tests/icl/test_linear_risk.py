@@ -68,6 +68,7 @@ def test_linear_risk_does_not_cancel_at_the_perfect_head():
     assert float(task.risk(lp.HeadParams(U, v), np.inf).value) == pytest.approx(0.5e-18, rel=1e-12)
 
 
+@pytest.mark.slow
 def test_linear_risk_gradient_against_finite_differences():
     rng = np.random.default_rng(6)
     K, Q, V = rng.normal(size=(3, 2, 3))
@@ -96,6 +97,7 @@ def test_objective_of_a_general_head_is_exact_without_a_key():
         lp.LinearRegression(np.eye(3)).objective(5, "softmax", like=wide)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("L", "block", "other"), [(10, 0.232, 0.374), (100, 0.080, 0.080), (1000, 0.053, 0.088)]
 )

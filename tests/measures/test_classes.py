@@ -133,5 +133,5 @@ def test_make_static_of_int_bool_and_str_fields():
     assert (mu.dim, mu.name, mu.side, mu.flag) == (2, "b", "left", None)
     assert (mu.quoted, mu.declared, mu.converted) == (3, 4, 5)
     assert jax.tree.leaves(mu) == [mu.scale, mu.weight]
-    with pytest.raises(TypeError):
+    with pytest.raises(TypeError, match="'dim'"):
         Labelled(scale=jnp.ones(()))  # pyright: ignore[reportCallIssue] # dim has no default

@@ -28,14 +28,17 @@ MISTAKES = {
     "query a number": (lambda: lp.attend_linear(HEAD, GAUSSIAN, 1.0), "z must have shape"),
     "NaN in query": (lambda: lp.attend(HEAD, GAUSSIAN, [np.nan, 0]), "z must be finite"),
     "inf in query": (lambda: lp.attend_jacobians(HEAD, PROMPT, [np.inf, 0]), "z must be finite"),
-    "unknown engine": (lambda: lp.attend(HEAD, PROMPT, [1, 0], engine="fast"), "engine must be"),
+    "unknown engine": (
+        lambda: lp.attend(HEAD, PROMPT, [1, 0], engine="fast"),
+        "engine must be one of",
+    ),
     "engine in a list": (
         lambda: lp.attend(HEAD, PROMPT, [1, 0], engine=["dense"]),
-        "engine must be",
+        "engine must be one of",
     ),
     "block of nothing": (
         lambda: lp.attend(HEAD, PROMPT, [1, 0], block_size=0),
-        "block_size must be",
+        "block_size must be a positive integer",
     ),
     "layer without heads": (lambda: lp.Layer([]), "heads must be a non-empty"),
     "layer of matrices": (lambda: lp.Layer([EYE]), "heads must be a non-empty"),

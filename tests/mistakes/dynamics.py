@@ -8,7 +8,7 @@ import largeprompt as lp
 from .things import EYE, KEY, START, TASK
 
 MISTAKES = {
-    "flow to a negative time": (lambda: lp.gradient_flow(TASK, START, 10, -1.0), "t1 must be"),
+    "flow to a negative time": (lambda: lp.gradient_flow(TASK, START, 10, -1.0), "t1 must be > 0"),
     "flow with times that decrease": (
         lambda: lp.gradient_flow(TASK, START, 10, 1.0, saveat=[1.0, 0.5]),
         "saveat must be increasing times",
@@ -52,7 +52,10 @@ MISTAKES = {
         lambda: TASK.risk(START, 1e31),
         r"for L up to 1e\+30",
     ),
-    "balanced start of scale zero": (lambda: lp.balanced_init(TASK, 0.0), "alpha must be"),
+    "balanced start of scale zero": (
+        lambda: lp.balanced_init(TASK, 0.0),
+        "alpha must be finite and > 0",
+    ),
     "balanced start without direction": (
         lambda: lp.balanced_init(TASK, 0.5, np.zeros((2, 2))),
         "theta must not be zero",
@@ -61,5 +64,5 @@ MISTAKES = {
         lambda: lp.transfer_curve(TASK, START, [10, np.inf], 1.0),
         "compares finite lengths with the infinite one",
     ),
-    "epsilon zero": (lambda: lp.prompt_length_for_risk(TASK, 0.0), "epsilon must be"),
+    "epsilon zero": (lambda: lp.prompt_length_for_risk(TASK, 0.0), "epsilon must be > 0"),
 }

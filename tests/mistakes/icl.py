@@ -76,7 +76,10 @@ MISTAKES = {
         lambda: lp.published_experiment(init="zero"),
         "init must be 'published' or 'balanced'",
     ),
-    "experiment: a rate of zero": (lambda: lp.published_experiment(rate=0.0), "rate must be"),
+    "experiment: a rate of zero": (
+        lambda: lp.published_experiment(rate=0.0),
+        "rate must be finite and > 0",
+    ),
     "task_cov of another size": (
         lambda: lp.LinearRegression(EYE, np.eye(3)),
         r"task_cov must have shape \(2, 2\)",

@@ -94,5 +94,8 @@ MISTAKES = {
         "one dimension",
     ),
     "sum of dimensions": (lambda: GAUSSIAN + lp.Rademacher(3), "one dimension"),
-    "sum with an array": (lambda: GAUSSIAN + np.ones(2), "terms of a sum must be"),
+    "sum with an array": (
+        lambda: GAUSSIAN + np.ones(2),
+        "terms of a sum must be a non-empty sequence of measures",
+    ),
 }

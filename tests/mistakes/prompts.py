@@ -35,11 +35,20 @@ MISTAKES = {
     "sigma and L do not broadcast": (lambda: lp.participation(np.ones(2), np.ones(3)), "broadcast"),
     "order zero": (lambda: lp.participation_moment((2, 0), 1.0, 5), "ks must be a tuple"),
     "order a float": (lambda: lp.participation_moment((2.5,), 1.0, 5), "ks must be a tuple"),
-    "score factors": (lambda: lp.score_moment(((1, 0),), 1.0, 5), "factors must be"),
+    "score factors": (
+        lambda: lp.score_moment(((1, 0),), 1.0, 5),
+        "factors must be a non-empty tuple of integer pairs",
+    ),
     "order a text": (lambda: lp.participation_moment(("2",), 1.0, 5), "ks must be a tuple"),
     "sigma a text": (lambda: lp.participation("one", 5), "sigma must be a real number"),
-    "score factors of halves": (lambda: lp.score_moment(((0.5, 1),), 1.0, 5), "factors must be"),
-    "score factors not pairs": (lambda: lp.score_moment((2,), 1.0, 5), "factors must be"),
+    "score factors of halves": (
+        lambda: lp.score_moment(((0.5, 1),), 1.0, 5),
+        "factors must be a non-empty tuple of integer pairs",
+    ),
+    "score factors not pairs": (
+        lambda: lp.score_moment((2,), 1.0, 5),
+        "factors must be a non-empty tuple of integer pairs",
+    ),
     "table of two lengths": (
         lambda: lp.ParticipationTable([1.0, 2.0], 1.0),
         "must be single numbers",

@@ -17,7 +17,10 @@ def _sweep(*arguments, **options):
 MISTAKES = {
     # studies
     "study of another name": (lambda: find_study("lemma-2.2"), "a study must be one of"),
-    "scale of another name": (lambda: find_study("lemma-2.1").config("huge"), "scale must be"),
+    "scale of another name": (
+        lambda: find_study("lemma-2.1").config("huge"),
+        "scale must be 'quick' or 'full'",
+    ),
     "not in block form": (lambda: lp.HeadParams(EYE, np.ones(2)).to_block(), "block form"),
     # sweeps
     "cell function with a dot": (

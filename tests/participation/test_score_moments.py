@@ -87,5 +87,5 @@ def test_score_moment_derivative():
 
 @pytest.mark.parametrize("factors", [(), ((1, 0),), ((-1, 1),)])
 def test_score_moment_rejects_bad_factors(factors):
-    with pytest.raises(ValueError, match="factors must be"):
+    with pytest.raises(ValueError, match="factors must be a non-empty tuple of integer pairs"):
         score_moment(factors, 1.0, 10.0)

@@ -69,16 +69,25 @@ def test_participation_table_of_an_infinite_prompt():
 
 def test_participation_table_raises_outside_its_range():
     table = ParticipationTable(10.0, 2.0)
-    for bad in (2.0001, -0.1, math.nan, [1.0, 3.0]):
-        with pytest.raises(ValueError, match="sigma must"):
+    beyond = r"sigma must lie in the table's range \[0, sigma_max\]; received a larger value"
+    for bad in (2.0001, [1.0, 3.0]):
+        with pytest.raises(ValueError, match=beyond):
             table(bad)
-    with pytest.raises(Exception, match="sigma must"):
+    for bad in (-0.1, math.nan):
+        with pytest.raises(ValueError, match="sigma must be finite and >= 0"):
+            table(bad)
+    with pytest.raises(eqx.EquinoxRuntimeError, match=beyond):
         jax.block_until_ready(eqx.filter_jit(lambda t, s: t(s).p2)(table, jnp.array(2.1)))
 
 
 def test_participation_table_rejects_bad_arguments():
-    for length, top in ((0.5, 1.0), (10.0, -1.0), (10.0, math.inf), (10.0, 0.0)):
-        with pytest.raises(ValueError, match="must be"):
+    for length, top, rule in (
+        (0.5, 1.0, "L must be >= 1"),
+        (10.0, -1.0, "sigma must be finite and >= 0"),
+        (10.0, math.inf, "sigma must be finite and >= 0"),
+        (10.0, 0.0, "must be single numbers, sigma_max > 0"),
+    ):
+        with pytest.raises(ValueError, match=rule):
             ParticipationTable(length, top)
     with pytest.raises(ValueError, match="known numbers"):
         jax.jit(lambda n: ParticipationTable(n, 1.0)(0.5).p2)(10.0)

@@ -88,6 +88,7 @@ def _table_case():
     )
 
 
+@pytest.mark.slow
 def test_error_table_gives_the_values_of_the_functions():
     head, mu, z = _table_case()
     L = np.array([1.0, 7.0, 1e4, 1e15, np.inf])
@@ -112,6 +113,7 @@ def test_output_error_at_one_length_and_at_many():
     np.testing.assert_allclose(together, apart, rtol=1e-12)
 
 
+@pytest.mark.slow
 def test_output_error_of_atoms_under_jit_vmap_and_grad():
     """Against central differences (step 1e-5, error about 1e-9) in query, head and tokens."""
     head, mu, z = _table_case()

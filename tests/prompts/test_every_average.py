@@ -11,6 +11,8 @@ import largeprompt as lp
 
 from ..documented import classes_in
 
+pytestmark = pytest.mark.slow  # every quantity, law and method: a program for each
+
 KEY = jax.random.key(11)
 HEAD = lp.Head(U=[[0.5, 0.2], [-0.1, 0.7]], V=[[1.0, 0.3], [0.2, -1.0], [0.5, 0.5]])
 GAUSSIAN = lp.Gaussian([0.3, -0.2], [[1.0, 0.3], [0.3, 0.6]])

@@ -9,6 +9,8 @@ import pytest
 
 import largeprompt as lp
 
+from ..terminal import on_a_terminal
+
 KEY = jax.random.key(3)
 HEAD = lp.Head(U=np.array([[0.9, 0.2], [-0.3, 0.5]]), V=np.array([[1.0, 0.4]]))
 Z = np.array([0.8, -0.6])
@@ -84,9 +86,12 @@ def test_monte_carlo_average_of_a_function_of_a_key():
         lp.MonteCarlo(KEY, max_replicates=200).average(lambda key: jnp.log(jax.random.normal(key)))
 
 
-def test_monte_carlo_progress_goes_to_standard_error(capfd):
-    lp.MonteCarlo(KEY, max_replicates=300, progress=True).average(jax.random.normal)
-    assert capfd.readouterr().out == ""
+@pytest.mark.parametrize("progress", [False, True])
+def test_monte_carlo_progress_goes_to_standard_error(progress, monkeypatch, capsys):
+    terminal = on_a_terminal(monkeypatch)
+    lp.MonteCarlo(KEY, max_replicates=300, progress=progress).average(jax.random.normal)
+    assert ("300/300" in terminal.getvalue()) is progress
+    assert capsys.readouterr().out == ""
 
 
 def test_quasi_monte_carlo_is_exact_for_signs_in_low_dimension():

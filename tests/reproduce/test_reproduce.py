@@ -318,6 +318,12 @@ def test_reproduce_interrupted_says_how_to_continue(calls, tmp_path):
     assert calls == ["first", "second", "third"]
 
 
+def test_stored_names_reads_no_result(stored):
+    _truncated(_cell(stored, "second"))
+    _cell(stored, "third").unlink()
+    assert folder.stored_names(stored) == ["first", "second"]
+
+
 def test_reproduce_continues_after_a_study_that_raises(calls, tmp_path):
     def fail(config, key):
         raise RuntimeError("no convergence")
@@ -401,6 +407,7 @@ def test_studies_lists_all():
     assert all(name in result.output for name in STUDIES)
 
 
+@pytest.mark.slow
 def test_reproduce_on_processes_gives_the_same_numbers(tmp_path):
     """A real study, since other processes do not know the fake ones."""
     alone, together = tmp_path / "alone", tmp_path / "together"

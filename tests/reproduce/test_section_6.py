@@ -16,8 +16,6 @@ from largeprompt.dynamics.experiment import published_task
 from largeprompt.reproduce.studies import section_6
 from largeprompt.reproduce.studies.study import INFINITE
 
-pytestmark = pytest.mark.usefixtures("optimised")
-
 KEY = jax.random.key(0)
 LENGTHS = [10.0, 1000.0]
 SEEDS = {"paper": 8, "released-code": 2, "balanced": 2}

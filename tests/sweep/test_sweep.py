@@ -161,13 +161,13 @@ def test_decode_detects_flipped_bits_and_truncation():
     whole = cell_file.encode(xr.Dataset({"x": ("i", np.arange(4.0))}), {"address": "a"})
     assert cell_file.decode(whole)[0].x.values.tolist() == [0, 1, 2, 3]
     for end in range(len(whole)):
-        with pytest.raises(cell_file.Damaged):
+        with pytest.raises(cell_file.Damaged, match=r"truncated|checksum does not match"):
             cell_file.decode(whole[:end])
     places = random.Random(0).sample(range(8 * len(whole)), 400)
     for place in places:
         flipped = bytearray(whole)
         flipped[place // 8] ^= 1 << place % 8
-        with pytest.raises(cell_file.Damaged):
+        with pytest.raises(cell_file.Damaged, match=r"truncated|checksum does not match"):
             cell_file.decode(bytes(flipped))
 
 

@@ -13,7 +13,9 @@ def main() -> None:
     except MissingExtra as error:
         sys.exit(f"error: {error}")
     from ._compiling import keep_compiled_programs
+    from ._signals import catch_sigterm
     from .commands import app
 
+    catch_sigterm()
     keep_compiled_programs()
     app()

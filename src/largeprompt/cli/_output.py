@@ -9,18 +9,24 @@ from typer.core import TyperGroup
 
 from .._extras import MissingExtra, require
 from .._files import FIGURES, atomic_write, check_target
+from ._signals import exit_status
 
 if TYPE_CHECKING:
     import xarray as xr
 
 
 class ErrorLineGroup(TyperGroup):
-    """Command group that prints user errors on one line and exits with status 2."""
+    """Command group that prints user errors on one line and exits with status 2.
+
+    The exit status of an interrupted command is 130 (Ctrl-C) or 143 (SIGTERM).
+    """
 
     def invoke(self, ctx: Any) -> Any:
         """Run the command; `ValueError`, `OSError` and missing packages are user errors."""
         try:
             return super().invoke(ctx)
+        except KeyboardInterrupt as interruption:
+            raise typer.Exit(exit_status(interruption)) from None
         except (ValueError, OSError, MissingExtra) as error:
             typer.echo(f"error: {error}", err=True)
             raise typer.Exit(2) from error

@@ -44,7 +44,8 @@ def reproduce(
 ) -> None:
     """Test every statement of the paper and write data, figures and a report.
 
-    Exit status 1 if a statement does not hold, or a study has no result.
+    Exit status 1 if a statement does not hold, or a study has no result. Ctrl-C and SIGTERM end
+    it with status 130 and 143, and --resume continues.
     """
     _require_report()
     if not full:
@@ -60,13 +61,13 @@ def reproduce(
         typer.echo(note, err=True)
     try:
         failed = _compute(sweep, out, workers, cluster)
+        good = _finish(out)
     except KeyboardInterrupt:
-        stored = folder.load_all(out).records
+        stored = folder.stored_names(out)
         done = sum(name in stored for name in names)
         typer.echo(f"\ninterrupted: {done} of {len(names)} studies are stored in {out}", err=True)
         typer.echo(f"continue with: {_command(full, study, out, seed, workers, cluster)}", err=True)
-        raise typer.Exit(130) from None
-    good = _finish(out)
+        raise
     raise typer.Exit(code=0 if good and not failed else 1)
 
 

@@ -80,7 +80,7 @@ def _earlier_results(folder: Path, scale: str, seed: int, resume: bool) -> dict[
             )
         )
     stored = read_manifest(folder)
-    if not any(_store(folder).path(address).exists() for address in stored.studies.values()):
+    if not stored_names(folder):
         return {}
     if not resume:
         raise ValueError(
@@ -152,6 +152,14 @@ def load(folder: Path, address: str) -> xr.Dataset | None:
         return None
     data, made = found
     return data.assign_attrs(code_version=made["code"], **{name: made[name] for name in _MADE_BY})
+
+
+def stored_names(folder: Path) -> list[str]:
+    """Studies whose results are stored. No result is read: this also works in the middle of an
+    import that was interrupted.
+    """
+    addresses = read_manifest(folder).studies
+    return [name for name, address in addresses.items() if _store(folder).path(address).exists()]
 
 
 def load_all(folder: Path) -> Stored:

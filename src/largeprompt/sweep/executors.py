@@ -8,12 +8,13 @@ import os
 import signal
 import threading
 from collections import Counter, deque
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
+from typing import Any
 
 from .._extras import require
 from .._message import message
@@ -79,10 +80,10 @@ def _with_one_pool(
     running: dict[Future, Cell] = {}
     try:
         with _pool(min(workers, len(waiting))) as pool:
-            pool.submit(os.getpid).result()
+            _submit(pool, os.getpid).result()
             while waiting or running:
                 while waiting and len(running) < workers:
-                    running[pool.submit(compute_and_store, waiting[0], store)] = waiting[0]
+                    running[_submit(pool, compute_and_store, waiting[0], store)] = waiting[0]
                     waiting.popleft()
                 done, _ = wait(running, return_when=FIRST_COMPLETED)
                 for future in done:
@@ -111,6 +112,15 @@ def _pool(workers: int) -> Iterator[ProcessPoolExecutor]:
         pool.shutdown(cancel_futures=True)
         ours.close()
         theirs.close()
+
+
+def _submit(pool: ProcessPoolExecutor, function: Callable[..., Any], *arguments: Any) -> Future:
+    """Submit a call, which may start a worker: it inherits that SIGINT is blocked."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        return pool.submit(function, *arguments)
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _start_worker(lifeline: Connection) -> None:
