@@ -41,7 +41,9 @@ _pin_to_core()  # before JAX counts the cores
 jax.config.update("jax_enable_x64", True)
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 compile_quickly()
-os.environ["XLA_FLAGS"] += " --xla_backend_optimization_level=1"
+os.environ["XLA_FLAGS"] = (
+    os.environ.get("XLA_FLAGS", "") + " --xla_backend_optimization_level=1"
+).strip()
 
 PROGRAMS = Path(__file__).parents[1] / ".pytest_cache" / "programs"
 for option, value in {

@@ -1,5 +1,7 @@
 """Public functions called with two sets of values compile once."""
 
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -15,7 +17,7 @@ _EVENT = "/jax/core/compile/backend_compile_duration"
 
 
 @contextmanager
-def _compilations() -> Iterator[list[str]]:
+def compilations() -> Iterator[list[str]]:
     """The programs compiled, or looked up on disk, while it is open."""
     seen: list[str] = []
 
@@ -139,9 +141,31 @@ CASES: list[Callable[[int], object]] = [
 def test_other_values_are_not_another_program(call):
     for seed in (1, 2):
         call(seed)
-    with _compilations() as seen:
+    with compilations() as seen:
         call(3)
     assert not seen
+
+
+FIRST_CALLS = """
+import jax, numpy as np
+import largeprompt as lp
+from tests.test_compilation import compilations
+head, mu, z = lp.Head(np.eye(2), np.eye(2)), lp.Gaussian(np.zeros(2), np.eye(2)), np.ones(2)
+task, start = lp.LinearRegression(np.eye(2)), lp.BlockParams(np.eye(2), 1.0)
+with compilations() as seen:
+    lp.participation(1.0, 50), lp.output_error(head, mu, z, 100), lp.gradient_error(head, mu, z, 9)
+    task.risk(start, 100), task.minimiser(100)
+    lp.gradient_flow(task, start, 100)
+print(seen)
+"""
+
+
+def test_first_calls_of_known_numbers_compile_nothing():
+    """In a new process, where no program is compiled yet."""
+    found = subprocess.run(
+        [sys.executable, "-c", FIRST_CALLS], capture_output=True, text=True, check=True
+    )
+    assert found.stdout.strip() == "[]"
 
 
 def test_descend_with_another_optimiser_is_another_program():
@@ -163,19 +187,19 @@ def test_descend_with_another_optimiser_is_another_program():
         return lp.descend(key, task, start, 50, 2, 4, optimiser, method=lp.Exact()).final.b
 
     first = [run(make()) for make in optimisers]
-    with _compilations() as seen:
+    with compilations() as seen:
         again = [run(make()) for make in optimisers]
     assert not seen
     assert first == again
     assert len(set(map(float, first))) == 4  # the first three take the same steps
-    with _compilations() as seen:
+    with compilations() as seen:
         run(optax.sgd(3e-3))
     assert seen
 
 
 def test_another_shape_is_counted():
     """The count itself: a program of a new shape is seen."""
-    with _compilations() as seen:
+    with compilations() as seen:
         jax.jit(lambda x: x + 1)(np.ones(7))
     assert seen
 

@@ -20,23 +20,27 @@ _MOST_NUMBERS = 4096  # larger arrays are described, not listed
 
 
 @cache
-def source_digest() -> str:
-    """SHA-256 of the package's version and of every source file that computes results."""
+def source_digest(without: str = "") -> str:
+    """SHA-256 of the package's version and of every source file that computes results.
+
+    A folder `without` is left out.
+    """
     found = hashlib.sha256(__version__.encode())
     for path in sorted(path for path in PACKAGE.rglob("*") if path.suffix in _SOURCE):
         name = path.relative_to(PACKAGE).as_posix()
-        if not name.startswith(_SHOWING):
+        if not name.startswith((*_SHOWING, *filter(None, [without]))):
             found.update(f"\n{name}\n".encode() + path.read_bytes())
     return found.hexdigest()
 
 
-def code_version(own_source: bytes = b"") -> str:
+def code_version(own_source: bytes = b"", without: str = "") -> str:
     """Version of the package and 12 digits of a digest of its sources and of `own_source`.
 
     Two results with the same code version were computed by the same code. `own_source` is the
-    source of a user's function outside the package.
+    source of a user's function outside the package, or what counts of a folder `without` which
+    the package's sources are taken.
     """
-    digest = hashlib.sha256(source_digest().encode() + own_source).hexdigest()
+    digest = hashlib.sha256(source_digest(without).encode() + own_source).hexdigest()
     return f"{__version__}+{digest[:12]}"
 
 

@@ -29,7 +29,7 @@ _LONGER = 4.0  # times its duration the explicit solver goes on
 _ALONG = 0.9  # share of the gradient along the valley from which on the flow is in it
 _NOISE = 3e-15  # rounding of a gradient: no solution over a time t is sharper than this times t
 _EXPLICIT, _IMPLICIT = 128, 2048  # most steps of a segment
-_SHARPER = 1e-4  # tolerances of the explicit solver, relative to those in the valley
+_SHARPER = 1e-3  # tolerances of the descent, relative to those in the valley
 
 
 @in_float64
@@ -51,7 +51,7 @@ def gradient_flow(
     **Arguments:** `saveat` are times to record (all steps of the solver if None); the last point is
     always recorded. `stationary` is the gradient norm at which the flow ends, by default 1e-4 / L
     (1e-9 at infinity): the drift along the valley is of order 1/L. `rtol` and `atol` are the
-    tolerances in the valley; the descent, and all of a flow at infinity, are followed to 1e-4 of
+    tolerances in the valley; the descent, and all of a flow at infinity, are followed to 1e-3 of
     them.
 
     `method` as in `task.objective`. The risk is exact for `LinearRegression` in block form. By
@@ -138,7 +138,8 @@ class _Run(NamedTuple):
             pieces = [start, *self._sharply(start, min(self.end, 1e3), descent)]
             longer = min(self.end, _LONGER * pieces[-1].last_time)
             if longer > pieces[-1].last_time:
-                pieces += self._sharply(pieces[-1], longer, self.goal)
+                implicit = len(pieces) > 2
+                pieces += self._sharply(pieces[-1], longer, self.goal, implicit)
         else:
             longer = min(self.end, 1e8)
             pieces = [start, *self._sharply(start, longer, self.goal)]
@@ -162,15 +163,17 @@ class _Run(NamedTuple):
         tolerances = Tolerances(self.goal, sharper * self.rtol, max(atol, _NOISE * end))
         return self._follow(before, end, tolerances, True, _IMPLICIT)
 
-    def _sharply(self, before: Segment, t1: float, goal: float) -> list[Segment]:
-        """To sharper tolerances: by the explicit solver, and if that needs many steps, which
-        means that stability limits them, by the implicit one.
+    def _sharply(
+        self, before: Segment, t1: float, goal: float, implicit: bool = False
+    ) -> list[Segment]:
+        """To sharper tolerances: by the explicit solver, and where stability limits its steps,
+        so that it needs many, by the implicit one.
         """
         sharper = Tolerances(goal, self.rtol * _SHARPER, self.atol * _SHARPER)
+        if implicit:
+            return [self._follow(before, t1, sharper, True, _IMPLICIT)]
         first = self._follow(before, t1, sharper, False, _EXPLICIT)
-        if first.succeeded:
-            return [first]
-        return [first, self._follow(first, t1, sharper, True, _IMPLICIT)]
+        return [first] if first.succeeded else [first, *self._sharply(first, t1, goal, True)]
 
     def _follow(
         self,

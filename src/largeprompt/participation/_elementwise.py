@@ -1,8 +1,9 @@
-"""Scalar numerical kernels as array functions: chunked, differentiable, always float64.
+"""Elementwise numerical kernels as array functions: in chunks, differentiable, always float64.
 
-A kernel is a function of scalars that returns a tuple of scalars and needs about a megabyte of
-memory. This module applies it to arrays in chunks, so that memory is bounded (also under `vmap`),
-and differentiates it in forward mode (one extra evaluation, nothing stored, for `grad` as well).
+A kernel maps arrays of one shape to a tuple of such arrays, entry by entry, and needs up to a
+megabyte of memory an entry. Known arguments are evaluated by NumPy; traced ones by JAX, in chunks,
+so that memory is bounded (also under `vmap`), and differentiated in forward mode (one extra
+evaluation, nothing stored, for `grad` as well).
 """
 
 import math
@@ -20,8 +21,8 @@ from .._typing import ArrayInput
 
 Kernel = Callable[..., tuple[Any, ...]]  # of NumPy arrays, or of JAX arrays
 
-_CHUNK = 16  # scalars evaluated at once: the kernels' matrices then stay in cache
-_BLOCK = 256  # the same for NumPy
+_CHUNK = 16  # entries that JAX evaluates at once: the kernels' matrices then stay in cache
+_BLOCK = 256  # entries that NumPy evaluates at once
 _STEP = 1e-10  # of complex steps, relative
 
 
@@ -102,7 +103,7 @@ def elementwise(kernel: Kernel) -> Kernel:
 def evaluate(kernel: Kernel, *args: ArrayInput) -> tuple[np.ndarray, ...]:
     """The kernel on known arguments, broadcast, by NumPy: nothing is compiled."""
     arrays = np.broadcast_arrays(*(np.asarray(a, np.float64) for a in args))
-    return _by_numpy(kernel, [a.astype(a.dtype) for a in arrays])
+    return _by_numpy(kernel, list(arrays))
 
 
 def evaluate_with_slope(kernel: Kernel, argnum: int, *args: ArrayInput) -> tuple[np.ndarray, ...]:

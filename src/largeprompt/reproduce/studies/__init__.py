@@ -2,7 +2,12 @@
 how to write one.
 """
 
+import ast
+import inspect
+from pathlib import Path
+
 from ..._message import message
+from ..._provenance import code_version
 from . import (
     almost_sure_convergence,
     assumption_3_3,
@@ -61,3 +66,20 @@ def find_study(name: str) -> Study:
             )
         )
     return STUDIES[name]
+
+
+def study_version(name: str) -> str:
+    """Code version of a study: the package's sources, but of the studies only those it imports."""
+    folder = Path(__file__).parent
+    own = {Path(inspect.getfile(find_study(name).measure))}
+    waiting = list(own)
+    while waiting:
+        imported = set()
+        for node in ast.walk(ast.parse(waiting.pop().read_text())):
+            if isinstance(node, ast.ImportFrom) and node.level == 1:  # from a file of this folder
+                modules = [node.module] if node.module else [each.name for each in node.names]
+                imported |= {folder / f"{module}.py" for module in modules}
+        waiting += imported - own
+        own |= imported
+    sources = b"".join(path.read_bytes() for path in sorted(own))
+    return code_version(sources, without="reproduce/studies/")

@@ -18,7 +18,7 @@ from ...attention import Head
 from ...dynamics import admissible_alpha, balanced_init, gradient_flow
 from ...icl import BlockParams, LinearRegression, ProductRegression
 from ...measures import Gaussian, Rademacher
-from ...participation import participation
+from ...participation import ParticipationTable
 from ...prompts import MonteCarlo, output_error
 from .mutants import power_of, times
 from .study import Check, Config, Study, at_least, at_most, between, power
@@ -159,7 +159,8 @@ def _output_errors(task: LinearRegression, params: BlockParams, L: float) -> np.
     A, b = np.asarray(params.A), np.asarray(params.b)
     pulled = x @ A.transpose(0, 2, 1) @ cov  # (times, queries, d)
     variance = np.einsum("tqd,tqd->tq", pulled, x @ A.transpose(0, 2, 1))
-    p = participation(np.sqrt(np.maximum(variance, 0.0)), L)
+    sigma = np.sqrt(np.maximum(variance, 0.0))
+    p = ParticipationTable(L, sigma.max())(sigma)  # to 1e-10
     p2, p3, p22 = (np.asarray(a) for a in (p.p2, p.p3, p.p22))
     errors = np.trace(cov) * p2 + np.sum(pulled**2, -1) * (p2 - 6 * p3 + 6 * p22)
     return b**2 * (errors @ weights)
