@@ -15,13 +15,40 @@ import os
 from pathlib import Path
 from typing import Any
 
+# small matrix products on several threads wait for each other where cores are busy
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # before NumPy is imported
+
 import jax
 import pytest
+from jaxtyping import install_import_hook
 from xdist.scheduler import LoadScopeScheduling
 
-from largeprompt.cli._compiling import compile_quickly
-
 from .slow import is_slow
+
+PACKAGE = Path(__file__).parents[1] / "src" / "largeprompt"
+# Solvers call the functions of these modules a hundred thousand times: checking the types of all
+# arguments and results would take most of the time. Functions that users call are all checked.
+UNCHECKED = {
+    "_arrays",
+    "dynamics._solver",
+    "icl.minimise",
+    "icl.regression_risk",
+    "participation._laplace",
+    "participation.exponential",
+}
+
+
+def _check_types() -> None:
+    """Check the types and shapes of arguments and results of the package's functions."""
+    files = [path.relative_to(PACKAGE).with_suffix("") for path in PACKAGE.rglob("*.py")]
+    names = {".".join(file.parts) for file in files if file.name != "__init__"}
+    assert names > UNCHECKED
+    checked = [f"largeprompt.{name}" for name in sorted(names - UNCHECKED)]
+    install_import_hook(checked, "beartype.beartype")
+
+
+_check_types()  # before the package is imported
+from largeprompt.cli._compiling import compile_quickly  # noqa: E402
 
 
 def _pin_to_core() -> None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from jaxtyping import Array, Float
 from scipy.optimize import minimize
+from scipy.sparse.linalg import LinearOperator, minres
 
 from .. import _checks
 from .._arrays import to_jax, to_numpy
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 _SHIFTS = np.linspace(-2.0, 2.0, 33)  # of ln b, tried first
 _STEPS = 512  # of quasi-Newton descent
 _NEWTON = 24
-_KRYLOV = 200  # steps without a stored Hessian
+_KRYLOV = 500  # products with the Hessian in a step, where it is not stored
 _DENSE = 300  # unknowns up to which Newton's method stores their Hessian
 _DIFFERENCE = 1e-4  # relative step of the difference quotients in the Hessian
 _CERTIFIED = 1e-9  # largest gradient norm accepted
@@ -130,20 +131,21 @@ def _descend(valley: _Valley, A: np.ndarray, b: np.ndarray) -> tuple[np.ndarray,
         method="BFGS" if dense else "L-BFGS-B",
         options={"maxiter": _STEPS, "gtol": 1e-9},
     ).x
-    return valley.params(_newton(valley, near) if dense else _newton_krylov(valley, near))
+    return valley.params(_newton(valley, near, _dense_step if dense else _streamed_step))
 
 
-def _newton(valley: _Valley, y: np.ndarray) -> np.ndarray:
-    """Newton steps while they promise less and less: the decrease g'H^-1 g of the risk."""
+_StepRule = Callable[[_Valley, np.ndarray, np.ndarray], np.ndarray]  # (valley, y, g) -> H^-1 g
+
+
+def _newton(valley: _Valley, y: np.ndarray, step_of: _StepRule) -> np.ndarray:
+    """Newton steps while they promise less and less: the decrease g'H^-1 g of the risk.
+
+    The risk itself cannot tell the last steps apart: near the minimum it is constant to rounding.
+    """
     best, promised = y, math.inf
     for _ in range(_NEWTON):
         risk, gradient = valley(y)
-        hessian = np.stack([_along(valley, y, e) for e in np.eye(len(y))])
-        # scaled, so that the flat direction of the valley does not pass for a null space
-        diagonal = np.abs(np.diag(hessian))
-        scale = np.sqrt(np.where(diagonal > 0, diagonal, 1.0))
-        scaled = (hessian + hessian.T) / 2 / scale / scale[:, None]
-        step = np.linalg.lstsq(scaled, gradient / scale)[0] / scale
+        step = step_of(valley, y, gradient)
         decrease = abs(gradient @ step)
         if not (np.isfinite(risk) and decrease < promised):
             break
@@ -151,17 +153,24 @@ def _newton(valley: _Valley, y: np.ndarray) -> np.ndarray:
     return best
 
 
-def _newton_krylov(valley: _Valley, y: np.ndarray) -> np.ndarray:
-    """The same without the Hessian: its products with vectors suffice for conjugate gradients."""
-    found = minimize(
-        valley,
-        y,
-        jac=True,
-        hessp=lambda y, v: np.linalg.norm(v) * _along(valley, y, v / np.linalg.norm(v)),
-        method="trust-krylov",
-        options={"gtol": _CERTIFIED / 100, "maxiter": _KRYLOV},
-    )
-    return found.x
+def _dense_step(valley: _Valley, y: np.ndarray, gradient: np.ndarray) -> np.ndarray:
+    hessian = np.stack([_along(valley, y, e) for e in np.eye(len(y))])
+    # scaled, so that the flat direction of the valley does not pass for a null space
+    diagonal = np.abs(np.diag(hessian))
+    scale = np.sqrt(np.where(diagonal > 0, diagonal, 1.0))
+    scaled = (hessian + hessian.T) / 2 / scale / scale[:, None]
+    return np.linalg.lstsq(scaled, gradient / scale)[0] / scale
+
+
+def _streamed_step(valley: _Valley, y: np.ndarray, gradient: np.ndarray) -> np.ndarray:
+    """From products of the Hessian with vectors, which need no more memory than a gradient."""
+
+    def product(v: np.ndarray) -> np.ndarray:
+        size = np.linalg.norm(v)
+        return size * _along(valley, y, v.ravel() / size) if size > 0 else 0.0 * v.ravel()
+
+    hessian = LinearOperator((len(y), len(y)), matvec=product, dtype=float)
+    return minres(hessian, gradient, rtol=1e-10, maxiter=_KRYLOV)[0]
 
 
 def _along(valley: _Valley, y: np.ndarray, direction: np.ndarray) -> np.ndarray:

@@ -3,7 +3,7 @@ how to write one.
 """
 
 import ast
-import inspect
+import sys
 from pathlib import Path
 
 from ..._message import message
@@ -71,7 +71,7 @@ def find_study(name: str) -> Study:
 def study_version(name: str) -> str:
     """Code version of a study: the package's sources, but of the studies only those it imports."""
     folder = Path(__file__).parent
-    own = {Path(inspect.getfile(find_study(name).measure))}
+    own = {Path(sys.modules[find_study(name).measure.__module__].__file__ or "")}
     waiting = list(own)
     while waiting:
         imported = set()
