@@ -128,7 +128,7 @@ def _our_steps(name: str, kinds: list[tuple[float, Attention]]) -> Callable[[int
 
     def steps(count: int) -> object:
         with jax.enable_x64(exact):
-            bounds = jnp.asarray(0, jnp.int32), jnp.asarray(count, jnp.int32)
+            bounds = np.int32(0), np.int32(count)
             return jax.block_until_ready(advance(losses, optimiser, keys, state, *bounds))
 
     return steps

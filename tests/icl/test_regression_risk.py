@@ -1,6 +1,7 @@
 """Risk and gradient of block heads by NumPy, against autodiff of JAX and differences."""
 
 import tracemalloc
+from collections.abc import Callable
 
 import jax
 import numpy as np
@@ -12,6 +13,12 @@ import largeprompt as lp
 def _covariance(rng: np.random.Generator, d: int, rank: int | None = None) -> np.ndarray:
     factor = rng.normal(size=(d, rank or d))
     return factor @ factor.T / d
+
+
+def _by_numpy(function, params: lp.BlockParams) -> Callable:
+    evaluate = function.by_numpy(params)
+    assert evaluate is not None
+    return evaluate
 
 
 def _task(rng: np.random.Generator, d: int) -> lp.LinearRegression:
@@ -36,7 +43,7 @@ def test_by_numpy_is_the_gradient_of_the_jax_program(d, L, attention, scale):
     rng = np.random.default_rng(d)
     function = _task(rng, d).risk_function(L, attention)
     params = lp.BlockParams(scale * rng.normal(size=(d, d)), rng.normal())
-    value, gradient = function.by_numpy(params)(np.asarray(params.A), np.asarray(params.b))
+    value, gradient = _by_numpy(function, params)(np.asarray(params.A), np.asarray(params.b))
     expected, slope = jax.jit(jax.value_and_grad(function))(params)
     assert value == pytest.approx(float(expected), rel=1e-13)
     for found, wanted in zip(gradient, (slope.A, slope.b), strict=True):
@@ -47,7 +54,7 @@ def test_by_numpy_gradient_by_differences():
     rng = np.random.default_rng(0)
     function = _task(rng, 2).risk_function(5.0)
     A, b = rng.normal(size=(2, 2)), np.asarray(0.7)
-    evaluate = function.by_numpy(lp.BlockParams(A, b))
+    evaluate = _by_numpy(function, lp.BlockParams(A, b))
     gradient = evaluate(A, b)[1]
     for i, j in np.ndindex(2, 2):
         move = np.zeros((2, 2))
@@ -62,7 +69,8 @@ def test_by_numpy_gradient_by_differences():
 def test_by_numpy_is_nan_beyond_the_table():
     task = lp.LinearRegression(np.eye(2))
     params = lp.BlockParams(2e3 * np.eye(2), 1.0)
-    value, gradient = task.risk_function(10.0).by_numpy(params)(np.asarray(params.A), np.ones(()))
+    evaluate = _by_numpy(task.risk_function(10.0), params)
+    value, gradient = evaluate(np.asarray(params.A), np.ones(()))
     assert np.isnan(value)
     assert np.isnan(gradient[0]).all()
 

@@ -5,7 +5,7 @@ same orders took ten to twenty seconds to compile and milliseconds to run.
 """
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from scipy.integrate import DOP853, Radau
@@ -59,7 +59,7 @@ def follow(
         y = back(x)
         return -push(y, gradient(y))
 
-    options = {
+    options: dict[str, Any] = {
         "rtol": max(tolerances.rtol, _LEAST_RTOL),
         "atol": tolerances.atol,
         "first_step": min(1e-2 * max(t0, 1.0 if not implicit else 1e-3), (t1 - t0) / 10),

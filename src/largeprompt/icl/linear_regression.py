@@ -159,7 +159,7 @@ class LinearRegression(AbstractTask):
         L: ArrayInput,
         attention: Attention = "softmax",
         draws: Float[Array, "n d"] | WeightedDraws | None = None,
-    ) -> RiskFunction:
+    ) -> RegressionRisk:
         """The risk at length L as a function of parameters, to differentiate; in 64-bit mode.
 
         `draws` are values of w to average over where no closed form exists: softmax attention at

@@ -169,7 +169,7 @@ def _streamed_step(valley: _Valley, y: np.ndarray, gradient: np.ndarray) -> np.n
         size = np.linalg.norm(v)
         return size * _along(valley, y, v.ravel() / size) if size > 0 else 0.0 * v.ravel()
 
-    hessian = LinearOperator((len(y), len(y)), matvec=product, dtype=float)
+    hessian = LinearOperator((len(y), len(y)), matvec=product, dtype=float)  # pyright: ignore
     return minres(hessian, gradient, rtol=1e-10, maxiter=_KRYLOV)[0]
 
 

@@ -65,7 +65,7 @@ class RegressionRisk(eqx.Module):
         """Risk and gradient of known `BlockParams`, by NumPy; None for other parameters."""
         if not isinstance(like, BlockParams):
             return None
-        problem: Problem = to_numpy(self.problem)
+        problem = _NumpyProblem(*to_numpy(self.problem))
         if isinstance(self.length, ExponentialTable):
             finite = partial(_softmax, problem, self.length.for_numpy())
         else:
@@ -80,6 +80,15 @@ class RegressionRisk(eqx.Module):
         return evaluate
 
 
+class _NumpyProblem(NamedTuple):
+    """A `Problem` of NumPy arrays."""
+
+    cov: np.ndarray
+    root: np.ndarray
+    task_cov: np.ndarray
+    noise: np.ndarray
+
+
 class _Part(NamedTuple):
     """A part of 2R, and its derivatives in Z and b."""
 
@@ -88,7 +97,7 @@ class _Part(NamedTuple):
     by_b: float
 
 
-def _limit(problem: Problem, A: np.ndarray, b: np.ndarray) -> _Part:
+def _limit(problem: _NumpyProblem, A: np.ndarray, b: np.ndarray) -> _Part:
     """|bT - B|_S^2, the squared error of the infinite prompt."""
     T = problem.cov @ A @ problem.root
     error = b * T - problem.root
@@ -97,7 +106,7 @@ def _limit(problem: Problem, A: np.ndarray, b: np.ndarray) -> _Part:
     return _Part(float(value), 2 * b * problem.cov @ weighted, float(by_b))
 
 
-def _linear(problem: Problem, inverse_length: float, A: np.ndarray, b: np.ndarray) -> _Part:
+def _linear(problem: _NumpyProblem, inverse_length: float, A: np.ndarray, b: np.ndarray) -> _Part:
     """b^2 (tr Y + l tr M) / L."""
     Z = A @ problem.root
     T = problem.cov @ Z
@@ -107,7 +116,7 @@ def _linear(problem: Problem, inverse_length: float, A: np.ndarray, b: np.ndarra
     return _Part(float(b**2 * value), by_Z, float(2 * b * value))
 
 
-def _softmax(problem: Problem, table: NumpyTable, A: np.ndarray, b: np.ndarray) -> _Part:
+def _softmax(problem: _NumpyProblem, table: NumpyTable, A: np.ndarray, b: np.ndarray) -> _Part:
     """E[P_2 (b^2 l + 2b xi'X xi) - H b^2 xi'Y xi]."""
     Z, label = A @ problem.root, _label_size(problem)
     T = problem.cov @ Z
@@ -119,11 +128,11 @@ def _softmax(problem: Problem, table: NumpyTable, A: np.ndarray, b: np.ndarray) 
     X, Y = _symmetric(T_axes.T @ S_B), T_axes.T @ S_T
     x, y = X.diagonal(), Y.diagonal()
     p, mass, factors = table.terms(variances)
-    first, second = (mass @ factors).real  # E[h xi_i^2]
+    first, second = np.real(mass @ factors)  # E[h xi_i^2]
     tilted = p * mass
-    slope = (tilted[0] @ factors).real
-    moved, moved_shrunk = ((tilted[:, None] * factors.T) @ factors).real
-    linear, square = first @ x, label * float(mass[0].real.sum()) - second @ y
+    slope = np.real(tilted[0] @ factors)
+    moved, moved_shrunk = np.real((tilted[:, None] * factors.T) @ factors)
+    linear, square = first @ x, label * float(np.real(mass[0]).sum()) - second @ y
     by_M = 2 * b * (b * moved_shrunk * Y - 2 * moved * X)
     by_M.flat[:: len(x) + 1] -= b * (b * label * slope + 2 * moved @ x - b * moved_shrunk @ y)
     inner = problem.cov @ (b * (S_B * first - S_T * (b * second))) + T_axes @ by_M
@@ -134,7 +143,7 @@ def _softmax(problem: Problem, table: NumpyTable, A: np.ndarray, b: np.ndarray) 
     )
 
 
-def _label_size(problem: Problem) -> float:
+def _label_size(problem: _NumpyProblem) -> float:
     return float(np.sum(problem.task_cov * problem.cov) + problem.noise)
 
 

@@ -123,7 +123,7 @@ def _by_numpy(kernel: Kernel, arrays: list[np.ndarray]) -> tuple[np.ndarray, ...
     if not flat[0].size:
         flat = [np.ones(1, a.dtype) for a in flat]
     # neighbours need the same lattice, so that NumPy computes only one of two
-    order = np.argsort(flat[0].real)
+    order = np.argsort(np.real(flat[0]))
     chunks = [order[i : i + _BLOCK] for i in range(0, len(order), _BLOCK)]
     with np.errstate(all="ignore"):
         found = [kernel(*(a[chunk] for a in flat)) for chunk in chunks]

@@ -317,9 +317,10 @@ def laplace_rule(
         )
         weighted = kernel = xp.exp(exponent)
         found = [rows[part] @ kernel]
+        score = 0.0 if centre is None else -centre[part][..., None, None]
         if power:
-            score = either(lambda: s[..., :, None] + 0 * kernel, lambda: distance, small[part])
-            score = score if centre is None else score - centre[part][..., None, None]
+            own = either(lambda: s[..., :, None] + 0 * kernel, lambda: distance, small[part])
+            score = own + score
         for _ in range(power):
             weighted = weighted * score
             found.append(rows[part] @ weighted)

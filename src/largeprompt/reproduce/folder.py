@@ -57,8 +57,7 @@ def open_folder(
     """
     before = _earlier_results(folder, scale, seed, resume)
     jobs = [Job(name, scale, seed) for name in dict.fromkeys(names)]
-    code = [studies.study_version(job.study) for job in jobs]
-    sweep = Sweep(_FUNCTION, [job._asdict() for job in jobs], code=code)
+    sweep = Sweep(_FUNCTION, [job._asdict() for job in jobs])
     wanted = {job.study: cell.address for job, cell in zip(jobs, sweep.cells, strict=True)}
     notes = [_note(folder, name, address, before.get(name)) for name, address in wanted.items()]
     folder.mkdir(parents=True, exist_ok=True)

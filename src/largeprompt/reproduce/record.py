@@ -12,7 +12,7 @@ import numpy as np
 import xarray as xr
 from jaxtyping import Array, Key
 
-from .studies import find_study
+from .studies import find_study, study_version
 from .studies.study import INFINITE, Check, Findings, Part
 
 _CHECK = "check_"
@@ -33,10 +33,20 @@ def study_key(name: str, seed: int) -> Key[Array, ""]:
     return jax.random.fold_in(jax.random.key(seed), zlib.crc32(name.encode()))
 
 
-def cell(configuration: Mapping[str, Any], key: None) -> xr.Dataset:
-    """Run the job `configuration` as a cell of a sweep; the study makes its own key."""
-    found = compute(Job(**configuration))
-    return found.assign_attrs(non_finite_allowed=" ".join(may_be_infinite(found)))
+class _Cell:
+    """A job as a cell of a sweep; the study makes its own key."""
+
+    def __call__(self, configuration: Mapping[str, Any], key: None) -> xr.Dataset:
+        """Run the job `configuration`."""
+        found = compute(Job(**configuration))
+        return found.assign_attrs(non_finite_allowed=" ".join(may_be_infinite(found)))
+
+    def code_version(self, configuration: Mapping[str, Any]) -> str:
+        """Code version of the study: a change of one study leaves the results of the others."""
+        return study_version(configuration["study"])
+
+
+cell = _Cell()
 
 
 def compute(job: Job) -> xr.Dataset:

@@ -1,5 +1,6 @@
 """The function that computes a cell: found by its import path, with the version of its code."""
 
+import json
 import sys
 from collections.abc import Callable
 from functools import cache
@@ -49,8 +50,14 @@ def load(path: str) -> Callable[[dict, Any], Any]:
     return function
 
 
-def function_version(function: Callable) -> str:
-    """Code version of a cell function: sources of the package and of the function's module."""
+def function_version(function: Callable, configuration: str) -> str:
+    """Code version of a cell: sources of the package and of the function's module.
+
+    A cell function for which not all of them count has a method `code_version(configuration)`.
+    """
+    own = getattr(function, "code_version", None)
+    if own is not None:
+        return own(json.loads(configuration))
     source = getattr(sys.modules.get(function.__module__), "__file__", None)
     if source is None or not Path(source).is_file():
         raise ValueError(

@@ -53,11 +53,12 @@ def compute_and_store(cell: Cell, store: Store) -> Outcome:
 
 def _encoded_result(cell: Cell) -> bytes:
     function = load(cell.function)
-    if function_version(function) != cell.code:
+    version = function_version(function, cell.configuration)
+    if version != cell.code:
         raise RuntimeError(
             message(
                 "a worker must run the code of the process that started the sweep",
-                f"code {function_version(function)} instead of {cell.code}",
+                f"code {version} instead of {cell.code}",
                 "install the same version on both, or restart the workers after a source change",
             )
         )

@@ -51,10 +51,6 @@ class Sweep:
     - `keys`: instead of a seed, one key for each cell: a JAX key, or an integer n for
       `jax.random.key(n)`.
 
-    - `code`: one code version for each cell, where a change of some sources does not concern all of
-      them. By default that of the package and of the function's module; a cell whose code version
-      changed is computed again.
-
     Without seed and keys the function is called with key None, and JAX is imported only if the
     function imports it.
 
@@ -77,13 +73,12 @@ class Sweep:
         *,
         seed: int | None = None,
         keys: Iterable[Any] | None = None,
-        code: Iterable[str] | None = None,
     ) -> None:
         path = import_path(function)
-        version = function_version(load(path))
+        found = load(path)
         texts = [canonical(configuration) for configuration in configurations]
         words = _keys(texts, seed, keys)
-        codes = [version] * len(texts) if code is None else list(code)
+        codes = [function_version(found, text) for text in texts]
         self.cells = tuple(Cell(path, *rest) for rest in zip(codes, texts, words, strict=True))
         _check_distinct(self.cells)
 
