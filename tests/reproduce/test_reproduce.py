@@ -135,7 +135,7 @@ def test_reproduce_replaces_damaged_and_outdated_results(calls, tmp_path, monkey
     assert result.exit_code == 0
     assert "replacing first: damaged" in result.stderr
     assert calls == ["first", "second", "third", "first"]
-    monkeypatch.setattr(_provenance, "source_digest", lambda: "other code")
+    monkeypatch.setattr(_provenance, "source_digest", lambda without="": "other code")
     result = _run("reproduce", "--out", str(tmp_path), "--resume")
     assert result.exit_code == 0
     assert "replacing second: computed by other code" in result.stderr

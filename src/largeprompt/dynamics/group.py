@@ -179,8 +179,8 @@ def advance(
     optimiser: optax.GradientTransformation,
     keys: Key[Array, " runs"],
     state: Any,
-    start: np.int32,
-    stop: np.int32,
+    start: Array | np.int32,
+    stop: Array | np.int32,
 ) -> Any:
     """Take steps start, .., stop - 1 of every run.
 

@@ -28,7 +28,7 @@ from .._arrays import to_numpy
 from ..participation import ExponentialTable, NumpyTable
 from ._exact_risk import Problem, WeightedDraws, block_linear, block_softmax, general_softmax
 from ._linear_risk import linear_risk
-from .params import AbstractParams, BlockParams
+from .params import AbstractParams
 from .risks import NumpyFunction
 
 
@@ -63,7 +63,7 @@ class RegressionRisk(eqx.Module):
 
     def by_numpy(self, like: AbstractParams) -> NumpyFunction | None:
         """Risk and gradient of known `BlockParams`, by NumPy; None for other parameters."""
-        if not isinstance(like, BlockParams):
+        if like.as_block() is not like:
             return None
         problem = _NumpyProblem(*to_numpy(self.problem))
         if isinstance(self.length, ExponentialTable):

@@ -60,7 +60,10 @@ class ExactRisk(AbstractRisk):
     @in_float64
     def of(self, params: AbstractParams) -> Estimate:
         value = require_number(risk_of(self.function, params), self.rule)
-        return Estimate(value, self.relative_error * abs(value), Exact())
+        if is_traced(value):
+            return Estimate(value, self.relative_error * abs(value), Exact())
+        error = np.asarray(self.relative_error * abs(np.asarray(value)))
+        return Estimate(value, error, Exact())
 
     def objective(self) -> RiskFunction:
         return self.function

@@ -83,8 +83,13 @@ def gradient_error_U(head: Head, mu: Gaussian, z: ArrayInput, L: ArrayInput) -> 
 
 def gradient_error_V(head: Head, mu: Gaussian, z: ArrayInput, L: ArrayInput) -> Bounded:
     """E |dT_L/dV - dT/dV|^2: m times the squared error of the mean token."""
-    found = output_error(head.reading_tokens(), mu, z, L)
-    return Bounded(head.out_dim * found.value, head.out_dim * found.error)
+    copies = head.out_dim
+
+    def function(*args: Any) -> Bounded:
+        value, error = _output_error(*args)
+        return Bounded(copies * value, copies * error)
+
+    return _from_moments(function, participation, head.reading_tokens(), mu, z, L)
 
 
 def _from_moments(

@@ -70,15 +70,15 @@ def find_study(name: str) -> Study:
 
 def study_version(name: str) -> str:
     """Code version of a study: the package's sources, but of the studies only those it imports."""
-    folder = Path(__file__).parent
     own = {Path(sys.modules[find_study(name).measure.__module__].__file__ or "")}
     waiting = list(own)
     while waiting:
-        imported = set()
-        for node in ast.walk(ast.parse(waiting.pop().read_text())):
-            if isinstance(node, ast.ImportFrom) and node.level == 1:  # from a file of this folder
+        file, imported = waiting.pop(), set()
+        for node in ast.walk(ast.parse(file.read_text())):
+            if isinstance(node, ast.ImportFrom) and node.level == 1:  # from a file of its folder
                 modules = [node.module] if node.module else [each.name for each in node.names]
-                imported |= {folder / f"{module}.py" for module in modules}
+                imported |= {file.with_name(f"{module}.py") for module in modules}
+        imported = {path for path in imported if path.is_file()}
         waiting += imported - own
         own |= imported
     sources = b"".join(path.read_bytes() for path in sorted(own))
