@@ -61,6 +61,7 @@ from .participation import participation_moment as participation_moment
 from .participation import score_moment as score_moment
 from .prompts import AbstractMethod as AbstractMethod
 from .prompts import AbstractQuantity as AbstractQuantity
+from .prompts import ErrorQuantiles as ErrorQuantiles
 from .prompts import Estimate as Estimate
 from .prompts import Exact as Exact
 from .prompts import GradientError as GradientError
@@ -74,6 +75,7 @@ from .prompts import finite_mean as finite_mean
 from .prompts import finite_second_moment as finite_second_moment
 from .prompts import gradient_error as gradient_error
 from .prompts import output_error as output_error
+from .prompts import prompt_uncertainty as prompt_uncertainty
 from .prompts import sample_gradients as sample_gradients
 from .prompts import sample_outputs as sample_outputs
 from .reproduce.report import plot_curve as plot_curve

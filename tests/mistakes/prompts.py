@@ -105,6 +105,60 @@ MISTAKES = {
         lambda: lp.expect(lp.Output(), HEAD, GAUSSIAN, lp.Rademacher(3), 5),
         "nu must have the dimension of the head, 2",
     ),
+    "quantile of level one": (
+        lambda: lp.ErrorQuantiles([0.5, 1.0]),
+        "levels must be a number between 0 and 1",
+    ),
+    "quantiles of no level": (
+        lambda: lp.ErrorQuantiles([]),
+        "levels must be a number between 0 and 1",
+    ),
+    "quantiles in a table": (
+        lambda: lp.ErrorQuantiles([[0.5]]),
+        "levels must be a number between 0 and 1",
+    ),
+    "quantiles, exactly": (
+        lambda: lp.expect(lp.ErrorQuantiles(0.5), HEAD, GAUSSIAN, [1, 0], 5),
+        "only MonteCarlo averages this quantity",
+    ),
+    "quantiles from points": (
+        lambda: lp.expect(
+            lp.ErrorQuantiles(0.5), HEAD, lp.Uniform(2), [1, 0], 5, lp.QuasiMonteCarlo(KEY)
+        ),
+        "only MonteCarlo averages this quantity",
+    ),
+    "average of quantiles": (
+        lambda: lp.expect("quantiles", HEAD, GAUSSIAN, [1, 0], 5),
+        r"did you mean lp.ErrorQuantiles\(\[0.5, 0.95\]\)",
+    ),
+    "error bar of a law": (
+        lambda: lp.prompt_uncertainty(HEAD, GAUSSIAN, [1, 0]),
+        "prompt must be given by its tokens",
+    ),
+    "error bar of an array": (
+        lambda: lp.prompt_uncertainty(HEAD, EYE, [1, 0]),
+        r"wrap an array of tokens of shape \(L, d\) as Empirical",
+    ),
+    "error bar of one token": (
+        lambda: lp.prompt_uncertainty(HEAD, lp.Empirical([[1, 0]]), [1, 0]),
+        "at least 2 tokens",
+    ),
+    "error bar of half a prompt": (
+        lambda: lp.prompt_uncertainty(HEAD, lp.Empirical(EYE, [0, 1]), [1, 0]),
+        "both halves of the prompt must have a token of positive weight",
+    ),
+    "confidence of one": (
+        lambda: lp.prompt_uncertainty(HEAD, PROMPT, [1, 0], level=1),
+        "level must be < 1",
+    ),
+    "confidence negative": (
+        lambda: lp.prompt_uncertainty(HEAD, PROMPT, [1, 0], level=-0.5),
+        "level must be finite and > 0",
+    ),
+    "confidence of a point of another length": (
+        lambda: lp.prompt_uncertainty(HEAD, PROMPT, [1, 0]).contains([1.0]),
+        r"point must have shape \(..., 2\)",
+    ),
     "no relative error": (
         lambda: lp.MonteCarlo(KEY, relative_error=0),
         "relative_error must be finite and > 0",

@@ -12,6 +12,7 @@ from .methods import Exact as Exact
 from .methods import MonteCarlo as MonteCarlo
 from .methods import QuasiMonteCarlo as QuasiMonteCarlo
 from .methods import needed_key as needed_key
+from .quantiles import ErrorQuantiles as ErrorQuantiles
 from .quantities import AbstractQuantity as AbstractQuantity
 from .quantities import GradientError as GradientError
 from .quantities import Output as Output
@@ -21,3 +22,5 @@ from .quasi import representative as representative
 from .sampling import GradientSamples as GradientSamples
 from .sampling import sample_gradients as sample_gradients
 from .sampling import sample_outputs as sample_outputs
+from .uncertainty import PromptUncertainty as PromptUncertainty
+from .uncertainty import prompt_uncertainty as prompt_uncertainty

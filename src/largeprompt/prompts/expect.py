@@ -31,11 +31,12 @@ def expect(
     """Average of `quantity` over prompts of L iid tokens of law mu, with its error.
 
     **Arguments:** `quantity` is `Output()`, `SecondMoment()`, `OutputError()`,
-    `GradientError("U")` or `("V")`, or a function of the output, of shape (m,). `z` is a query of
-    shape (d,), a batch of shape (..., d), or a measure: the law over which to average. `L` >= 1
-    (real; infinity is the infinite prompt) broadcasts against the batch. `method` is `Exact()`,
-    `QuasiMonteCarlo(key)` or `MonteCarlo(key)`; None means `Exact()`, which raises where no exact
-    average is known and names the methods that serve.
+    `GradientError("U")` or `("V")`, `ErrorQuantiles(levels)` (quantiles in place of the average,
+    by sampling), or a function of the output, of shape (m,). `z` is a query of shape (d,), a batch
+    of shape (..., d), or a measure: the law over which to average. `L` >= 1 (real; infinity is the
+    infinite prompt) broadcasts against the batch. `method` is `Exact()`, `QuasiMonteCarlo(key)` or
+    `MonteCarlo(key)`; None means `Exact()`, which raises where no exact average is known and names
+    the methods that serve.
 
     **Returns:** an `Estimate` with `value`, `error` (numerical error, or standard error where
     prompts or points are random) and `method`.

@@ -24,7 +24,7 @@ from ..measures import AbstractMeasure
 from .gaussian_tokens import Bounded
 from .montecarlo import LimitAt, Replicate
 from .pairs import common_shape, flat_pairs
-from .quantities import AbstractQuantity, sampled_only
+from .quantities import AbstractQuantity, mean_and_error, sampled_only
 from .quasi import Scrambling
 from .query_averages import (
     AlongLength,
@@ -34,6 +34,7 @@ from .query_averages import (
     represented_at,
 )
 
+Summary = Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]  # replicates -> value, error
 _FIRST_CHECK = 128  # replicates before the first check of the error; then at every doubling
 
 
@@ -269,9 +270,9 @@ class MonteCarlo(AbstractMethod):
         if math.isfinite(length):
             count = token_count(length)
             one = Replicate(quantity, head, mu, z, count, self.whole_tokens)
-            return method.average(one, numbers=count * head.dim)
+            return method._summarised(one, count * head.dim, quantity.summary)
         if isinstance(z, AbstractMeasure):
-            return method.average(LimitAt(quantity, head, mu, z))
+            return method._summarised(LimitAt(quantity, head, mu, z), 1, quantity.summary)
         value = np.asarray(quantity.limit(head, mu, z))
         return Estimate(value, np.zeros_like(value), self)
 
@@ -291,6 +292,10 @@ class MonteCarlo(AbstractMethod):
         >>> bool(abs(found.value - 0.5) < 4 * found.error)
         True
         """
+        return self._summarised(function, numbers, mean_and_error)
+
+    def _summarised(self, function: Callable, numbers: int, summary: Summary) -> Estimate:
+        """Summary of replicates of `function(key)`, as many as its error needs."""
         key, budget = needed_key(self), self.max_replicates
         batch = self.batch or max(1, min(128, _AT_ONCE // numbers))
         draw = _draws if self.mesh is None else partial(_draws_on, self.mesh)
@@ -304,7 +309,7 @@ class MonteCarlo(AbstractMethod):
                     values.append(drawn[: check - done])
                     advance(len(values[-1]))
                     done += len(values[-1])
-                value, error = _summary(np.concatenate(values))
+                value, error = summary(_finite(np.concatenate(values)))
                 if check == budget or np.all(error <= self.relative_error * np.abs(value)):
                     return Estimate(value, error, self)
                 check = min(2 * check, budget)
@@ -421,8 +426,8 @@ def _replicates(shared: tuple, indices: Array, function: Callable | None = None)
     return jax.vmap(lambda i: one(jax.random.fold_in(key, i)))(indices)
 
 
-def _summary(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Mean over replicates, and its standard error."""
+def _finite(values: np.ndarray) -> np.ndarray:
+    """The replicates, or an error if one of them is NaN or infinite."""
     if not np.all(np.isfinite(values)):
         raise ValueError(
             _checks.message(
@@ -431,7 +436,4 @@ def _summary(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
                 "check the scale of the scores, or turn on 64-bit mode",
             )
         )
-    n = len(values)
-    if n == 1:
-        return np.asarray(values[0]), np.full(values.shape[1:], np.inf)
-    return np.asarray(values.mean(axis=0)), np.asarray(values.std(axis=0, ddof=1) / math.sqrt(n))
+    return values

@@ -4,6 +4,7 @@ it.
 T_L is the output of a random prompt of L tokens at a query z, T the output of the infinite prompt.
 """
 
+import math
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any, Literal
@@ -56,6 +57,12 @@ class AbstractQuantity(eqx.Module):
     def refers_to_limit(self) -> bool:
         """Whether the value compares a prompt with the infinite one, whose output must exist."""
         return True
+
+    def summary(self, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """What `MonteCarlo` makes of the values of n sampled prompts, of shape (n, ...), and its
+        standard error: their mean, unless a quantity is another functional of their law.
+        """
+        return mean_and_error(values)
 
     # Exact averages. A quantity without a formula keeps these defaults and is sampled.
 
@@ -378,6 +385,14 @@ def _to_linear(own: Bounded, shift: Bounded, gap: Any) -> Bounded:
     return Bounded(value, error)
 
 
+def mean_and_error(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Mean over replicates, and its standard error."""
+    n = len(values)
+    if n == 1:
+        return np.asarray(values[0]), np.full(values.shape[1:], np.inf)
+    return np.asarray(values.mean(axis=0)), np.asarray(values.std(axis=0, ddof=1) / math.sqrt(n))
+
+
 def sampled_only(quantity: AbstractQuantity) -> ValueError:
     """Error for a quantity without a formula."""
     return ValueError(
@@ -399,6 +414,7 @@ def _closest(quantity: Any) -> str:
         ),
         ("second", "lp.SecondMoment()"),
         ("mean", "lp.Output()"),
+        ("quantile", "lp.ErrorQuantiles([0.5, 0.95])"),
     ):
         if hint in said:
             return meant
@@ -413,8 +429,8 @@ def as_quantity(quantity: Any) -> AbstractQuantity:
         return FunctionOfOutput(quantity)
     raise ValueError(
         _checks.message(
-            "quantity must be Output(), SecondMoment(), OutputError(), GradientError('U' or 'V') "
-            "or a function of the output",
+            "quantity must be Output(), SecondMoment(), OutputError(), GradientError('U' or 'V'), "
+            "ErrorQuantiles(levels) or a function of the output",
             f"the class {quantity.__name__}" if isinstance(quantity, type) else repr(quantity),
             f"did you mean {_closest(quantity)}?",
         )

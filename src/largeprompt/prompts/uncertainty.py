@@ -1,0 +1,270 @@
+"""Error bar of attention to one given prompt, from its own tokens.
+
+The output T_L = sum_i p_i v_i, v_i = V x_i, is self-normalised importance sampling: tokens drawn
+from mu estimate a mean under the tilt of mu. So for iid tokens of any law,
+
+    Cov T_L ~ sum_i p_i^2 (v_i - T_L)(v_i - T_L)'
+
+estimates the covariance around the infinite prompt, if the terms of the two sums behind T_L have a
+finite variance. Their Pareto tail indices say whether that can be believed.
+"""
+
+from functools import partial
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float
+from scipy.stats import chi2
+
+from .. import _checks
+from .._arrays import Values, library, to_jax, to_numpy
+from .._float64 import in_float64, is_traced
+from .._typing import ArrayInput
+from ..attention import Head
+from ..attention.softmax import checked_queries
+from ..measures import AbstractMeasure, Empirical
+from .pareto import pareto_index
+
+_NUMBERS = 2**20  # residuals in memory at once
+_EPSILON = 2.0**-52
+_SINGULAR = 1e-12  # variance along an axis that counts as 0, in coordinates of variance 1
+_DOUBTFUL, _UNKNOWN = 0.5, 0.7  # tail indices from which the reading changes
+
+
+class PromptUncertainty(eqx.Module):
+    """Output T_L of one prompt, and what its tokens tell about the error of it.
+
+    The confidence region is {t : (t - T_L)' C^-1 (t - T_L) <= radius^2}, C the `covariance`
+    (pseudo-inverse if it is singular).
+    """
+
+    output: Float[Array, "*batch m"]
+    covariance: Float[Array, "*batch m m"]
+    half_difference: Float[Array, "*batch m"]  # output of the first half of the tokens minus T_L
+    effective_tokens: Float[Array, "*batch"]  # 1 / sum_i p_i^2
+    weight_tail_index: Float[Array, "*batch"]  # of p_i
+    term_tail_index: Float[Array, "*batch"]  # of p_i (1 + |v_i - T_L|^2 / s^2)^(1/2)
+    radius: Float[Array, ""]  # root of the chi-square quantile at `level`
+    level: float = eqx.field(static=True)
+
+    @property
+    def standard_error(self) -> Float[Array, "*batch m"]:
+        """Standard error of every coordinate of the output."""
+        return jnp.sqrt(jnp.diagonal(self.covariance, axis1=-2, axis2=-1))
+
+    @property
+    def squared_error(self) -> Float[Array, "*batch"]:
+        """Estimate of |T_L - T|^2, the trace of the covariance; compare `lp.output_error`."""
+        return jnp.trace(self.covariance, axis1=-2, axis2=-1)
+
+    @property
+    def shape_matrix(self) -> Float[Array, "*batch m m"]:
+        """S = radius^2 C of the confidence region {t : (t - T_L)' S^-1 (t - T_L) <= 1}."""
+        return self.radius**2 * self.covariance
+
+    @property
+    def tail_index(self) -> Float[Array, "*batch"]:
+        """The larger of the two tail indices; it decides the reading."""
+        return jnp.maximum(self.weight_tail_index, self.term_tail_index)
+
+    @property
+    def reading(self) -> np.ndarray:
+        """The tail index in words, an array of texts of the shape of the batch.
+
+        Below 0.5 the error bar holds, up to 0.7 it is doubtful, above the prompt is too short.
+        """
+        index = np.asarray(self.tail_index)
+        texts = ["the error bar holds", "the error bar is doubtful"]
+        found = np.select(
+            [index < _DOUBTFUL, index <= _UNKNOWN], texts, "the prompt is too short to know"
+        )
+        return np.asarray(found)
+
+    def contains(self, point: ArrayInput) -> Bool[Array, "*batch"]:
+        """Whether the confidence region contains `point`, of shape (m,) or (..., m)."""
+        point = _checks.finite("point", point)
+        if point.ndim == 0 or point.shape[-1] != self.output.shape[-1]:
+            raise ValueError(
+                _checks.message(
+                    f"point must have shape (..., {self.output.shape[-1]}), as the output",
+                    f"shape {point.shape}",
+                    "pass an output, for example lp.attend(head, mu, z)",
+                )
+            )
+        return _inside(self.output, self.covariance, self.radius, point)
+
+
+@in_float64
+@jax.jit
+def _inside(output: Array, covariance: Array, radius: Array, point: Array) -> Array:
+    """Whether (t - T)' C^+ (t - T) <= radius^2, and t - T is in the range of C."""
+    scales = _deviations(covariance)  # so that coordinates of different units count alike
+    variances, axes = jnp.linalg.eigh(covariance / (scales[..., :, None] * scales[..., None, :]))
+    along = jnp.einsum("...ij,...i->...j", axes, (point - output) / scales, precision="highest")
+    present = variances > _SINGULAR
+    squares = jnp.where(present, along**2 / jnp.where(present, variances, 1.0), 0.0)
+    rounding = 1e-10 * jnp.max((jnp.abs(point) + jnp.abs(output)) / scales, axis=-1, keepdims=True)
+    in_range = jnp.all(present | (jnp.abs(along) <= rounding), axis=-1)
+    return in_range & (jnp.sum(squares, axis=-1) <= radius**2)
+
+
+def _deviations(covariance: Values) -> Values:
+    """Roots of the diagonal, 1 where it is 0."""
+    xp = library(covariance)
+    variances = xp.diagonal(covariance, axis1=-2, axis2=-1)
+    return xp.sqrt(xp.where(variances > 0, variances, 1.0))
+
+
+@in_float64
+def prompt_uncertainty(
+    head: Head, prompt: AbstractMeasure, z: ArrayInput, *, level: float = 0.95
+) -> PromptUncertainty:
+    """How far the output of one given prompt may be from that of the infinite prompt.
+
+    No law is assumed: the tokens are independent draws from some law, and their softmax-weighted
+    residuals estimate the covariance of the output,
+
+        sum_i p_i^2 (v_i - T_L)(v_i - T_L)',    p = softmax(<x_i, U z>),  v_i = V x_i.
+
+    The Pareto tail indices of the weights p_i and of the terms p_i (1 + |v_i - T_L|^2 / s^2)^(1/2),
+    s^2 = sum_i p_i |v_i - T_L|^2, say whether to trust it (`reading`). The terms matter: for scores
+    along the value that is read, the weights alone look harmless too long. What the prompt does not
+    show at all, such as a rare token that would take all the weight, no diagnostic can find.
+
+    **Arguments:** `prompt` is an `Empirical` of at least 2 tokens; weights are importance weights
+    of its tokens, not numbers of copies. `z` of shape (d,) or (..., d). The confidence region has
+    the asymptotic probability `level`.
+
+    **Returns:** `largeprompt.prompts.PromptUncertainty`. The tail indices have no derivatives.
+
+    >>> import jax
+    >>> import largeprompt as lp
+    >>> head, z = lp.Head(U=[[0.5]], V=[[1.0]]), [1.0]
+    >>> mu = lp.Gaussian([0.0], [[1.0]])
+    >>> found = lp.prompt_uncertainty(head, mu.sample(jax.random.key(0), 1000), z)
+    >>> print(found.reading, found.contains(lp.attend(head, mu, z)))
+    the error bar holds True
+    """
+    level = _checks.number("level", level, "pass for example 0.95", above=0.0)
+    if level >= 1:
+        raise ValueError(_checks.message("level must be < 1", f"{level:g}", "pass 0.95"))
+    z = checked_queries(head, prompt, z)
+    tokens = _checked_tokens(prompt)
+    if is_traced(head, tokens, z):
+        with jax.default_matmul_precision("highest"):
+            return PromptUncertainty(*_fields(head, tokens, z, level), level=level)
+    head, tokens, z = to_numpy((head, tokens, z))
+    return PromptUncertainty(*to_jax(_fields(head, tokens, z, level)), level=level)
+
+
+def _checked_tokens(prompt: AbstractMeasure) -> Empirical:
+    """The tokens of the prompt: two or more, with weight in both halves."""
+    tokens = prompt.as_prompt()
+    if tokens is None:
+        raise ValueError(
+            _checks.message(
+                "prompt must be given by its tokens",
+                f"a {type(prompt).__name__}",
+                "pass Empirical(tokens); the exact error of a law is lp.output_error",
+            )
+        )
+    if tokens.n < 2:
+        raise ValueError(
+            _checks.message(
+                "prompt must have at least 2 tokens: their differences make the error bar",
+                "1 token",
+                "pass a longer prompt",
+            )
+        )
+    if tokens.log_weights is None:
+        return tokens
+    present = tokens.log_weights > -jnp.inf
+    half = tokens.n // 2
+    missing = ~(jnp.any(present[:half]) & jnp.any(present[half:]))
+    return _checks.require(
+        tokens,
+        missing,
+        rule="both halves of the prompt must have a token of positive weight",
+        received="a half whose weights are all 0",
+        fix="drop tokens of weight 0, and pass at least 2 others",
+    )
+
+
+def _fields(head: Head, tokens: Empirical, z: Values, level: float) -> tuple[Values, ...]:
+    """The arrays of the result, from known or traced numbers."""
+    xp, batch = library(head, tokens, z), z.shape[:-1]
+    first = tokens.points[0]
+    differences = tokens.points - first  # a common offset of the tokens costs no digits
+    values = differences @ head.V.T
+    log_weights = xp.zeros(tokens.n) if tokens.log_weights is None else tokens.log_weights
+    tilts = z.reshape(-1, head.dim) @ head.U.T
+    at_once = max(1, _NUMBERS // values.size)
+    one_block = partial(_statistics, differences, values, log_weights)
+    if xp is np:
+        starts = range(0, max(1, len(tilts)), at_once)
+        blocks = [one_block(tilts[start : start + at_once]) for start in starts]
+        found = [np.concatenate(part) for part in zip(*blocks, strict=True)]
+    else:
+
+        def one(tilt: Array) -> list[Array]:
+            return [part[0] for part in one_block(tilt[None])]
+
+        found = jax.lax.map(one, tilts, batch_size=at_once)
+    shift, *others = (part.reshape((*batch, *part.shape[1:])) for part in found)
+    return shift + head.V @ first, *others, _radius(head, differences, values, level)
+
+
+def _statistics(
+    differences: Values, values: Values, log_weights: Values, tilts: Values
+) -> tuple[Values, ...]:
+    """The fields of the result at each tilt, the output relative to the first token."""
+    xp, half = library(values, tilts, log_weights), len(values) // 2
+    scores = tilts @ differences.T
+    weights = _softmax(scores + log_weights)
+    output = weights @ values
+    residuals = values - output[:, None]
+    terms = weights[..., None] * residuals
+    half_output = _softmax(scores[:, :half] + log_weights[:half]) @ values[:half]
+    squares = (residuals**2).sum(-1)
+    variance = (weights * squares).sum(-1, keepdims=True)
+    relative = squares / xp.where(variance > 0, variance, 1.0)
+    score_sizes = _largest_norm(differences) * xp.linalg.norm(tilts, axis=-1)
+    rounding = 16 * _EPSILON * (1 + score_sizes)
+    sizes = weights, weights * xp.sqrt(1 + relative)
+    if xp is jnp:
+        sizes, rounding = jax.lax.stop_gradient((sizes, rounding))
+    return (
+        output,
+        xp.swapaxes(terms, -1, -2) @ terms,
+        half_output - output,
+        1 / (weights**2).sum(-1),
+        *(pareto_index(size, rounding) for size in sizes),
+    )
+
+
+def _largest_norm(rows: Values) -> Values:
+    return library(rows).linalg.norm(rows, axis=-1).max()
+
+
+def _softmax(logits: Values) -> Values:
+    xp = library(logits)
+    top = logits.max(-1, keepdims=True)
+    growth = xp.exp(logits - (jax.lax.stop_gradient(top) if xp is jnp else top))
+    return growth / growth.sum(-1, keepdims=True)
+
+
+def _radius(head: Head, differences: Values, values: Values, level: float) -> Values:
+    """Root of the chi-square quantile, with as many degrees of freedom as the values have."""
+    xp = library(head, differences)
+    if xp is jnp:
+        head, differences, values = jax.lax.stop_gradient((head, differences, values))
+    # a coordinate that differs between tokens by rounding alone does not count
+    rounding = 16 * _EPSILON * xp.linalg.norm(head.V, axis=-1) * _largest_norm(differences)
+    values = xp.where(abs(values).max(0) > rounding, values, 0.0)
+    squares = values.T @ values
+    scales = _deviations(squares)
+    rank = (xp.linalg.eigvalsh(squares / (scales[:, None] * scales)) > _SINGULAR).sum()
+    quantiles = chi2.ppf(level, np.arange(1, head.out_dim + 1))
+    return xp.asarray(np.sqrt([0.0, *quantiles]))[rank]
