@@ -56,6 +56,7 @@ from .measures import Rademacher as Rademacher
 from .measures import Sphere as Sphere
 from .measures import Uniform as Uniform
 from .participation import ParticipationTable as ParticipationTable
+from .participation import pair_moments as pair_moments
 from .participation import participation as participation
 from .participation import participation_moment as participation_moment
 from .participation import score_moment as score_moment
