@@ -35,7 +35,7 @@ from .partitions import Block, merged_blocks
 from .weight_moments import finite_length
 
 LARGEST = 12.0  # beyond this deviation the lattice of scores is too coarse
-SCORE_NODES = 448
+SCORE_NODES = 480
 FINE = 0.27  # step of the scores that NumPy is content with; JAX needs to know the number of nodes
 # of ln t and of ln w: different, for on equal lattices the errors of parallel scores add up
 LAPLACE_NODES = (154, 192)
@@ -211,9 +211,11 @@ def _one_pair(
         moment((2, 0), q, q) / moment((2, 0), q) - 1,
         moment((0, 2), p, p) / moment((0, 2), p) - 1,
     ]
-    # A score on a lattice is a score too: the identities do not see that step, its rate is known.
+    # A score on a lattice is a score too: the identities do not see its step h. At the frequency
+    # 2 pi/h, z^4 e^{-z} as a function of ln z has |Gamma(4 + 2 pi i/h)| left of its Gamma(4).
     frequency = 2 * math.pi / (xp.maximum(sigma_a, sigma_b) * (x[1] - x[0]) + 1e-3)
-    aliasing = frequency ** (TOP + 0.5) * xp.exp(-math.pi / 2 * frequency)
+    left = math.sqrt(2 * math.pi) * frequency ** (TOP + 0.5) * xp.exp(-math.pi / 2 * frequency)
+    aliasing = left / math.factorial(TOP)
     error = _ROUNDING + aliasing + _SAFETY * xp.max(xp.abs(xp.stack(gaps)))
     return c11, c21, c12, c22, a2c11, b2c11, a2b2, c11_squared, frozen(error)
 

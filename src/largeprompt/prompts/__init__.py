@@ -21,3 +21,4 @@ from .quasi import representative as representative
 from .sampling import GradientSamples as GradientSamples
 from .sampling import sample_gradients as sample_gradients
 from .sampling import sample_outputs as sample_outputs
+from .two_queries import output_covariance as output_covariance
