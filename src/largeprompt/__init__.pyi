@@ -76,6 +76,7 @@ from .prompts import finite_second_moment as finite_second_moment
 from .prompts import gradient_error as gradient_error
 from .prompts import output_covariance as output_covariance
 from .prompts import output_error as output_error
+from .prompts import prefix_difference as prefix_difference
 from .prompts import sample_gradients as sample_gradients
 from .prompts import sample_outputs as sample_outputs
 from .reproduce.report import plot_curve as plot_curve

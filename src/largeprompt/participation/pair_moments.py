@@ -15,6 +15,7 @@ phi_kl on all pairs of nodes is a product of matrices: t by s, the normal densit
 """
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import equinox as eqx
@@ -36,14 +37,14 @@ from .weight_moments import finite_length
 
 LARGEST = 12.0  # beyond this deviation the lattice of scores is too coarse
 SCORE_NODES = 480
-FINE = 0.27  # step of the scores that NumPy is content with; JAX needs to know the number of nodes
+FINE = 0.27  # step of the scores in NumPy; the shapes of JAX do not depend on values
 # of ln t and of ln w: different, for on equal lattices the errors of parallel scores add up
 LAPLACE_NODES = (154, 192)
 # The density of (s, r) is resolved if sqrt(1 - rho^2) is at least this many steps of the lattice.
 RESOLVED_STEPS = 1.25
 DISPLACEMENTS = 17  # of r from rho s, for correlations closer to 1 or -1
 TOP = 3  # largest order of p or q in a block
-_PROBES: Probes = ((1,), (4,), (1, 1))
+PROBES: Probes = ((1,), (4,), (1, 1))
 # The second orders l that occur with each first order k in the moments below.
 _ORDERS = {0: (0, 1, 2), 1: (0, 1, 2, 3), 2: (0, 1, 2), 3: (1,)}
 _ROUNDING, _SAFETY = 1e-12, 4.0
@@ -68,7 +69,7 @@ class PairMoments(eqx.Module):
     error: Float[Array, "..."]
 
 
-def _reach(sigma: Values, L: Values) -> Values:
+def reach_of(sigma: Values, L: Values) -> Values:
     """Largest |score|/sigma that matters: a normal tail around the largest tilt k sigma, or around
     the score of a token that alone outweighs all others.
     """
@@ -79,7 +80,7 @@ def _reach(sigma: Values, L: Values) -> Values:
     return xp.minimum((TOP + 1) * sigma + math.sqrt(2 * DROP), xp.sqrt(2 * DROP + dominant**2))
 
 
-def _score_nodes(sigma_a: Values, sigma_b: Values, reach: Values) -> int:
+def score_nodes(sigma_a: Values, sigma_b: Values, reach: Values) -> int:
     """Nodes for all scores up to the reach: for JAX always the largest number.
 
     With z = t e^s, e^{-z} changes on the scale 1 of s, and its product with the normal density has
@@ -107,19 +108,19 @@ def _displacements(share: Values) -> tuple[np.ndarray, Values]:
     return nodes, weights
 
 
-def _powers(y: Values) -> Values:
-    """1 - e^{-z} and z^l e^{-z}, l = 0..TOP, on a leading axis; z = e^y."""
+def powers(y: Values, top: int = TOP) -> Values:
+    """1 - e^{-z} and z^l e^{-z}, l = 0..top, on a leading axis; z = e^y."""
     xp = library(y)
     z = xp.exp(xp.minimum(y, 7.0))  # beyond, e^{-z} is 0
     decay = xp.exp(-z)
     rows = [-xp.expm1(-z), decay]
-    for _ in range(TOP):
+    for _ in range(top):
         rows.append(rows[-1] * z)
     return xp.stack(rows)
 
 
 def _second_functions(x: Values, omega: Values, sigma: Values, rho: Values) -> Values:
-    """`_powers` of ln w + r averaged over r given s = sigma_a x, times the weight of x.
+    """`powers` of ln w + r averaged over r given s = sigma_a x, times the weight of x.
 
     Shape (2 + TOP, w, x).
     """
@@ -133,7 +134,7 @@ def _second_functions(x: Values, omega: Values, sigma: Values, rho: Values) -> V
         distance = (x[:, None] - rho * x) ** 2 / square
         scale = step / xp.sqrt(2 * math.pi * square)
         density = scale * xp.exp(-0.5 * distance) * normal
-        return _powers(omega[:, None] + sigma * x) @ density
+        return powers(omega[:, None] + sigma * x) @ density
 
     def by_displacement(_: Any) -> Values:
         nodes, weights = _displacements(square / nearest)
@@ -141,12 +142,12 @@ def _second_functions(x: Values, omega: Values, sigma: Values, rho: Values) -> V
         y = omega[:, None] + sigma * rho * x
         if xp is np:  # where scores are parallel only one displacement has a weight
             seen = np.flatnonzero(np.abs(weights) > 1e-15)
-            total = sum(weights[i] * _powers(y + sigma * nodes[i]) for i in seen)
+            total = sum(weights[i] * powers(y + sigma * nodes[i]) for i in seen)
         else:
             total = jax.lax.fori_loop(
                 0,
                 DISPLACEMENTS,
-                lambda i, sum_: sum_ + weights[i] * _powers(y + sigma * nodes[i]),
+                lambda i, sum_: sum_ + weights[i] * powers(y + sigma * nodes[i]),
                 jnp.zeros((2 + TOP, *y.shape)),
             )
         return total * normal
@@ -157,18 +158,63 @@ def _second_functions(x: Values, omega: Values, sigma: Values, rho: Values) -> V
     return jax.lax.cond(resolved, by_density, by_displacement, None)
 
 
+def log_of_phi(tail: Values, phi: Values) -> tuple[Values, Values]:
+    """log phi_00 from 1 - phi_00 where that is small, and where phi_00 has not underflowed.
+
+    Far out in a corner of the lattice it has, and nothing is left to integrate.
+    """
+    xp = library(tail, phi)
+    good, near = phi > _UNDERFLOW, tail < 0.5
+    small = xp.log1p(-xp.where(near, tail, 0.5))
+    return xp.where(near, small, xp.log(xp.where(near | ~good, 1.0, phi))), good
+
+
+def aliasing(step: Values) -> Values:
+    """Relative error of sums over a lattice of scores with this step.
+
+    At the frequency f = 2 pi/step, z^4 e^{-z} as a function of ln z has |Gamma(4 + if)| left of its
+    integral Gamma(4).
+    """
+    frequency = 2 * math.pi / (step + 1e-3)
+    decay = library(step).exp(-math.pi / 2 * frequency)
+    return math.sqrt(2 * math.pi) * frequency ** (TOP + 0.5) * decay / math.factorial(TOP)
+
+
+def collected(moment: Callable[..., Values], lattice_error: Values) -> tuple[Values, ...]:
+    """The fields of `PairMoments`, where moment((k, l), ...) is E prod of sum_i p_i^k q_i^l.
+
+    Sums of p and of q are 1: factors (1, 0) and (0, 1) test the integrals over t and w. They do not
+    see the lattice of scores, for scores on a lattice have softmaxes too.
+    """
+    c11, c21, c12, c22 = moment((1, 1)), moment((2, 1)), moment((1, 2)), moment((2, 2))
+    a2c11, b2c11 = moment((2, 0), (1, 1)), moment((0, 2), (1, 1))
+    a2b2, c11_squared = moment((2, 0), (0, 2)), moment((1, 1), (1, 1))
+    p, q = (1, 0), (0, 1)
+    gaps = [
+        moment(p, q) - 1,
+        moment((1, 1), p, q) / c11 - 1,
+        moment((2, 1), p) / c21 - 1,
+        moment((1, 2), q) / c12 - 1,
+        moment((2, 0), q, q) / moment((2, 0), q) - 1,
+        moment((0, 2), p, p) / moment((0, 2), p) - 1,
+    ]
+    xp = library(gaps)
+    error = _ROUNDING + lattice_error + _SAFETY * xp.max(xp.abs(xp.stack(gaps)))
+    return c11, c21, c12, c22, a2c11, b2c11, a2b2, c11_squared, frozen(error)
+
+
 def _one_pair(
     sigma_a: Values, sigma_b: Values, rho: Values, L: Values, *placement: Values
 ) -> tuple[Values, ...]:
     """The fields of `PairMoments` for one pair: scalars."""
     xp = library(sigma_a, sigma_b, rho, L)
     low_a, low_b, high_a, high_b, reach = placement
-    x = reach * np.linspace(-1.0, 1.0, _score_nodes(sigma_a, sigma_b, reach))
+    x = reach * np.linspace(-1.0, 1.0, score_nodes(sigma_a, sigma_b, reach))
     unit_a, unit_b = (np.linspace(0.0, 1.0, nodes) for nodes in LAPLACE_NODES)
     tau, omega = low_a + (high_a - low_a) * unit_a, low_b + (high_b - low_b) * unit_b
     step = (tau[1] - tau[0]) * (omega[1] - omega[0])
 
-    first = _powers(tau[:, None] + sigma_a * x)
+    first = powers(tau[:, None] + sigma_a * x)
     second = _second_functions(x, omega, sigma_b, rho)
     normal = xp.exp(-(x**2) / 2) * (x[1] - x[0]) / math.sqrt(2 * math.pi)
     # 1 - e^{-z-z'} = (1 - e^{-z}) + e^{-z} (1 - e^{-z'}): no digits are lost at small t and w
@@ -176,14 +222,7 @@ def _one_pair(
     phi: dict[Block, Values] = {
         (k, l): first[k + 1] @ second[l + 1].T for k, ls in _ORDERS.items() for l in ls
     }
-    # far out in a corner phi_00 underflows, and nothing is left to integrate
-    good = phi[0, 0] > _UNDERFLOW
-    near = tail < 0.5
-    log_phi = xp.where(
-        near,
-        xp.log1p(-xp.where(near, tail, 0.5)),
-        xp.log(xp.where(near | ~good, 1.0, phi[0, 0])),
-    )
+    log_phi, good = log_of_phi(tail, phi[0, 0])
     weight = xp.where(good, step * xp.exp(L * log_phi), 0.0)
     scale = xp.exp(xp.log(L) - log_phi)
     ratio = {kl: xp.where(good, scale * phi[kl], 0.0) for kl in phi if kl != (0, 0)}
@@ -199,25 +238,7 @@ def _one_pair(
         orders = map(sum, zip(*factors, strict=True))
         return total / math.prod(math.factorial(order - 1) for order in orders)
 
-    c11, c21, c12, c22 = moment((1, 1)), moment((2, 1)), moment((1, 2)), moment((2, 2))
-    a2c11, b2c11 = moment((2, 0), (1, 1)), moment((0, 2), (1, 1))
-    a2b2, c11_squared = moment((2, 0), (0, 2)), moment((1, 1), (1, 1))
-    p, q = (1, 0), (0, 1)
-    gaps = [
-        moment(p, q) - 1,
-        moment((1, 1), p, q) / c11 - 1,
-        moment((2, 1), p) / c21 - 1,
-        moment((1, 2), q) / c12 - 1,
-        moment((2, 0), q, q) / moment((2, 0), q) - 1,
-        moment((0, 2), p, p) / moment((0, 2), p) - 1,
-    ]
-    # A score on a lattice is a score too: the identities do not see its step h. At the frequency
-    # 2 pi/h, z^4 e^{-z} as a function of ln z has |Gamma(4 + 2 pi i/h)| left of its Gamma(4).
-    frequency = 2 * math.pi / (xp.maximum(sigma_a, sigma_b) * (x[1] - x[0]) + 1e-3)
-    left = math.sqrt(2 * math.pi) * frequency ** (TOP + 0.5) * xp.exp(-math.pi / 2 * frequency)
-    aliasing = left / math.factorial(TOP)
-    error = _ROUNDING + aliasing + _SAFETY * xp.max(xp.abs(xp.stack(gaps)))
-    return c11, c21, c12, c22, a2c11, b2c11, a2b2, c11_squared, frozen(error)
+    return collected(moment, aliasing(xp.maximum(sigma_a, sigma_b) * (x[1] - x[0])))
 
 
 def _kernel(sigma_a: Values, L: Values, sigma_b: Values, rho: Values) -> tuple[Values, ...]:
@@ -226,8 +247,8 @@ def _kernel(sigma_a: Values, L: Values, sigma_b: Values, rho: Values) -> tuple[V
     finite, L = finite_length(L)
     deviations = frozen(xp.stack([sigma_a, sigma_b]))
     lengths = frozen(xp.stack([L, L]))
-    window = laplace_window(deviations, lengths, _PROBES)
-    reach = xp.max(_reach(deviations, lengths), axis=0)
+    window = laplace_window(deviations, lengths, PROBES)
+    reach = xp.max(reach_of(deviations, lengths), axis=0)
     args = (sigma_a, sigma_b, rho, L, *window.low, *window.high, reach)
     if xp is np:
         rows = [_one_pair(*row) for row in zip(*args, strict=True)]
@@ -235,6 +256,18 @@ def _kernel(sigma_a: Values, L: Values, sigma_b: Values, rho: Values) -> tuple[V
     else:
         values = jax.lax.map(lambda row: _one_pair(*row), args)
     return tuple(xp.where(finite, value, 0.0) for value in values)
+
+
+def resolved_deviation(name: str, sigma: ArrayInput) -> Array | np.ndarray:
+    """Validate score deviations, from 0 to LARGEST, and cast them to float64."""
+    array = checked_deviation(name, sigma)
+    return _checks.require(
+        array,
+        array > LARGEST,
+        rule=f"the deviations of pair moments must be at most {LARGEST:g}",
+        received="a larger one",
+        fix="scale the heads down, or sample the prompts",
+    )
 
 
 def checked_correlation(name: str, rho: ArrayInput) -> Array | np.ndarray:
@@ -273,16 +306,7 @@ def pair_moments(
     0.0455528362 0.0382168100
     """
     name = "pair_moments"
-    sigma_a, sigma_b = (
-        _checks.require(
-            sigma,
-            sigma > LARGEST,
-            rule=f"the deviations of pair moments must be at most {LARGEST:g}",
-            received="a larger one",
-            fix="scale the heads down, or sample the prompts",
-        )
-        for sigma in (checked_deviation(name, sigma) for sigma in (sigma_a, sigma_b))
-    )
+    sigma_a, sigma_b = (resolved_deviation(name, sigma) for sigma in (sigma_a, sigma_b))
     rho = checked_correlation(name, rho)
     shapes = [np.shape(array) for array in (sigma_a, sigma_b, rho, L)]
     try:

@@ -12,6 +12,7 @@ from .methods import Exact as Exact
 from .methods import MonteCarlo as MonteCarlo
 from .methods import QuasiMonteCarlo as QuasiMonteCarlo
 from .methods import needed_key as needed_key
+from .nested_prompts import prefix_difference as prefix_difference
 from .quantities import AbstractQuantity as AbstractQuantity
 from .quantities import GradientError as GradientError
 from .quantities import Output as Output
