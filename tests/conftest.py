@@ -31,6 +31,8 @@ PACKAGE = Path(__file__).parents[1] / "src" / "largeprompt"
 UNCHECKED = {
     "_arrays",
     "dynamics._solver",
+    "icl.coordinates",
+    "icl.flat_gradients",
     "icl.minimise",
     "icl.regression_risk",
     "participation._laplace",

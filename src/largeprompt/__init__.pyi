@@ -56,6 +56,7 @@ from .measures import Rademacher as Rademacher
 from .measures import Sphere as Sphere
 from .measures import Uniform as Uniform
 from .participation import ParticipationTable as ParticipationTable
+from .participation import pair_moments as pair_moments
 from .participation import participation as participation
 from .participation import participation_moment as participation_moment
 from .participation import score_moment as score_moment
@@ -74,7 +75,9 @@ from .prompts import expect as expect
 from .prompts import finite_mean as finite_mean
 from .prompts import finite_second_moment as finite_second_moment
 from .prompts import gradient_error as gradient_error
+from .prompts import output_covariance as output_covariance
 from .prompts import output_error as output_error
+from .prompts import prefix_difference as prefix_difference
 from .prompts import prompt_uncertainty as prompt_uncertainty
 from .prompts import sample_gradients as sample_gradients
 from .prompts import sample_outputs as sample_outputs

@@ -12,17 +12,16 @@ from .._typing import ArrayInput
 class Head(eqx.Module):
     """A head with score <x, U z> for token x and query z, and read-out V x.
 
-        No 1/sqrt(d) is applied; it is part of U. Boursier & Boyer use U = K'Q; for the usual scaling of
-        transformers pass `scale` to `from_kqv`.
+    No 1/sqrt(d) is applied; it is part of U. Boursier & Boyer use U = K'Q; for the usual scaling of
+    transformers pass `scale` to `from_kqv`.
 
-        **Arguments:** `U` of shape (d, d), `V` of shape (m, d).
+    **Arguments:** `U` of shape (d, d), `V` of shape (m, d).
 
-        >>> import jax.numpy as jnp
-    import numpy as np
-        >>> import largeprompt as lp
-        >>> head = lp.Head(U=jnp.eye(2), V=jnp.ones((1, 2)))
-        >>> (head.dim, head.out_dim)
-        (2, 1)
+    >>> import jax.numpy as jnp
+    >>> import largeprompt as lp
+    >>> head = lp.Head(U=jnp.eye(2), V=jnp.ones((1, 2)))
+    >>> (head.dim, head.out_dim)
+    (2, 1)
     """
 
     U: Float[Array, "d d"]

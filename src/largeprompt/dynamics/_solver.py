@@ -10,12 +10,12 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy.integrate import DOP853, Radau
 
-from ..icl.params import Coordinates
+from ..icl.coordinates import Coordinates
 
 _LEAST_RTOL = 1e-13  # what rounding allows
 _STEP = 1e-4  # of the difference quotients in the Jacobian
 
-Gradient = Callable[[np.ndarray], np.ndarray]
+ValueAndGradient = Callable[[np.ndarray], tuple[float, np.ndarray]]
 
 
 class Tolerances(NamedTuple):
@@ -37,7 +37,7 @@ class Segment(NamedTuple):
 
 
 def follow(
-    gradient: Gradient,
+    evaluate: ValueAndGradient,
     start: np.ndarray,
     t0: float,
     t1: float,
@@ -48,7 +48,7 @@ def follow(
     coordinates: Coordinates | None,
     most_steps: int,
 ) -> Segment:
-    """Follow y' = -gradient(y) from t0 until t1 or |gradient| <= goal.
+    """Follow y' = -gradient(y), which `evaluate` returns second, until t1 or |gradient| <= goal.
 
     Recorded at `times` or, if that is None, at every step. `coordinates` are those in which the
     solver works.
@@ -57,7 +57,7 @@ def follow(
 
     def field(_: float, x: np.ndarray) -> np.ndarray:
         y = back(x)
-        return -push(y, gradient(y))
+        return -push(y, evaluate(y)[1])
 
     options: dict[str, Any] = {
         "rtol": max(tolerances.rtol, _LEAST_RTOL),
@@ -78,7 +78,7 @@ def follow(
             solver.step()
         if solver.status == "failed":
             break
-        arrived = bool(np.linalg.norm(gradient(back(solver.y))) <= tolerances.goal)
+        arrived = bool(np.linalg.norm(evaluate(back(solver.y))[1]) <= tolerances.goal)
         if times is None:
             recorded.append(solver.t)
             points.append(back(solver.y))

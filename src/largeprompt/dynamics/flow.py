@@ -18,7 +18,7 @@ from .._float64 import in_float64
 from .._lengths import one_length
 from .._typing import ArrayInput
 from ..icl import AbstractParams, AbstractTask, Attention, FreshRisk, RiskFunction
-from ..icl.risks import flat_value_and_gradient
+from ..icl.flat_gradients import flat_value_and_gradient
 from ..prompts import AbstractMethod
 from ._solver import Segment, Tolerances, follow
 from .trajectory import Phase, Trajectory
@@ -120,7 +120,7 @@ class _Run(NamedTuple):
     def segments(self, stiff: bool) -> list[Segment]:
         """The segments of the flow: the descent, and decades of the valley if it is stiff."""
         flat = flattened(self.start)
-        norm = float(np.linalg.norm(self._gradient(flat)))
+        norm = float(np.linalg.norm(self.evaluate(flat)[1]))
         if not math.isfinite(norm):
             raise ValueError(
                 _checks.message(
@@ -150,9 +150,6 @@ class _Run(NamedTuple):
             if piece.last_time < 0.999 * self._decade_end(pieces[-2]):  # arrived, or gave up
                 break
         return pieces
-
-    def _gradient(self, flat: np.ndarray) -> np.ndarray:
-        return self.evaluate(flat)[1]
 
     def _decade_end(self, before: Segment) -> float:
         return min(10 * max(before.last_time, 1e-3), self.end)
@@ -185,7 +182,7 @@ class _Run(NamedTuple):
     ) -> Segment:
         here = restorer(self.start)(before.last_point)
         return follow(
-            self._gradient,
+            self.evaluate,
             before.last_point,
             before.last_time,
             t1,

@@ -1,30 +1,19 @@
 """Parameters of one attention head with a scalar prediction: general, factorised, block, custom."""
 
 import abc
-from collections.abc import Callable
-from typing import Any, NamedTuple, final
+from typing import Any, final
 
 import equinox as eqx
 import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Array, Float
 
 from .. import _checks
 from .._static_fields import make_static
 from .._typing import ArrayInput
 from ..attention import Head
+from .coordinates import PRODUCT, Coordinates
 
 _STRAIGHT = 1e-3  # smallest |b| that coordinates (bA, b) divide by
-
-Flat = Float[np.ndarray, " n"]
-
-
-class Coordinates(NamedTuple):
-    """Other coordinates of flattened parameters, for the solver of a gradient flow."""
-
-    to: Callable[[Flat], Flat]
-    back: Callable[[Flat], Flat]
-    push: Callable[[Flat, Flat], Flat]  # (point, its change) -> change of the coordinates
 
 
 class AbstractParams(eqx.Module):
@@ -174,28 +163,10 @@ class BlockParams(AbstractParams):
 
     def straight_coordinates(self) -> Coordinates | None:
         """(bA, b), where the valley b Sig A = I is a straight line."""
-        return _PRODUCT if bool(abs(self.b) > _STRAIGHT) else None
+        return PRODUCT if bool(abs(self.b) > _STRAIGHT) else None
 
     def to_block(self, tolerance: float = 1e-12) -> "BlockParams":
         return self
-
-
-def _multiplied(y: Flat) -> Flat:
-    """(A, b) -> (bA, b)."""
-    return np.append(y[:-1] * y[-1], y[-1])
-
-
-def _divided(x: Flat) -> Flat:
-    """(N, b) -> (N/b, b)."""
-    return np.append(x[:-1] / x[-1], x[-1])
-
-
-def _pushed(y: Flat, dy: Flat) -> Flat:
-    """The change of (bA, b) that goes with a change of (A, b)."""
-    return np.append(y[-1] * dy[:-1] + y[:-1] * dy[-1], dy[-1])
-
-
-_PRODUCT = Coordinates(_multiplied, _divided, _pushed)
 
 
 @final

@@ -11,7 +11,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int, Key
 
 from .. import _checks
-from .._arrays import flattened, restorer, to_jax, to_numpy
+from .._arrays import to_jax, to_numpy
 from .._float64 import in_float64, is_traced
 from ..prompts.methods import AbstractMethod, Estimate, Exact
 from .params import AbstractParams
@@ -82,41 +82,16 @@ def require_number(risk: Any, rule: str) -> Any:
 
 def risk_of(function: RiskFunction, params: AbstractParams) -> Float[Array, ""]:
     """A function of parameters: by NumPy where it has a formula for known numbers."""
-    known = None if is_traced(function, params) else _by_numpy(function, params)
+    known = None if is_traced(function, params) else by_numpy(function, params)
     if known is None:
         return compiled(function, params)
     return to_jax(np.asarray(known(*jax.tree.leaves(to_numpy(params)))[0]))
 
 
-def _by_numpy(function: RiskFunction, like: AbstractParams) -> NumpyFunction | None:
+def by_numpy(function: RiskFunction, like: AbstractParams) -> NumpyFunction | None:
     """What the function's own method `by_numpy` returns, None if it has none."""
     method = getattr(function, "by_numpy", None)
     return None if method is None else method(like)
-
-
-def flat_value_and_gradient(
-    function: RiskFunction, like: AbstractParams
-) -> Callable[[np.ndarray], tuple[float, np.ndarray]]:
-    """A function of parameters and its gradient at known parameters, as flat vectors (NumPy).
-
-    By the function's own formula, or by one compiled program; in 64-bit mode.
-    """
-    restore, known = restorer(like), _by_numpy(function, like)
-
-    def evaluate(flat: np.ndarray) -> tuple[float, np.ndarray]:
-        params = restore(flat)
-        if known is not None:
-            value, gradient = known(*jax.tree.leaves(params))
-        else:
-            value, gradient = _value_and_gradient(function, jax.tree.map(jnp.asarray, params))
-        return float(value), flattened(gradient)
-
-    return evaluate
-
-
-@eqx.filter_jit
-def _value_and_gradient(function: RiskFunction, params: AbstractParams) -> tuple[Array, Any]:
-    return jax.value_and_grad(function)(params)
 
 
 def compiled(function: RiskFunction, params: AbstractParams) -> Float[Array, ""]:

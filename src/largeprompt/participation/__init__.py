@@ -10,6 +10,9 @@ from .exponential import NumpyTable as NumpyTable
 from .exponential import exponential_table as exponential_table
 from .gradient_moments import GradientMoments as GradientMoments
 from .gradient_moments import gradient_moments as gradient_moments
+from .nested_moments import nested_moments as nested_moments
+from .pair_moments import PairMoments as PairMoments
+from .pair_moments import pair_moments as pair_moments
 from .score_moments import score_moment as score_moment
 from .table import MomentTable as MomentTable
 from .table import ParticipationTable as ParticipationTable

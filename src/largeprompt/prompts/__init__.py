@@ -12,6 +12,7 @@ from .methods import Exact as Exact
 from .methods import MonteCarlo as MonteCarlo
 from .methods import QuasiMonteCarlo as QuasiMonteCarlo
 from .methods import needed_key as needed_key
+from .nested_prompts import prefix_difference as prefix_difference
 from .quantiles import ErrorQuantiles as ErrorQuantiles
 from .quantities import AbstractQuantity as AbstractQuantity
 from .quantities import GradientError as GradientError
@@ -22,5 +23,6 @@ from .quasi import representative as representative
 from .sampling import GradientSamples as GradientSamples
 from .sampling import sample_gradients as sample_gradients
 from .sampling import sample_outputs as sample_outputs
+from .two_queries import output_covariance as output_covariance
 from .uncertainty import PromptUncertainty as PromptUncertainty
 from .uncertainty import prompt_uncertainty as prompt_uncertainty

@@ -34,7 +34,7 @@ from jax.core import Tracer
 from jaxtyping import Array, Float, Int
 
 from .. import _checks
-from .._float64 import in_float64
+from .._float64 import in_float64, is_traced
 from .._lengths import length_vector
 from .._typing import ArrayInput
 from ..attention import Head, attend
@@ -501,7 +501,7 @@ def _each(
     L = jnp.where(finite, L, shortest)  # no infinity may reach a derivative
     longest = jnp.max(L, initial=1.0)
     nodes = _ONE_LENGTH if L.size <= 1 else _nodes_for(shortest, longest)
-    sums = _all_sums(form, head, atoms, tilts, (shortest, longest), nodes)
+    sums = _all_sums(form, head, _padded(atoms), tilts, (shortest, longest), nodes)
     value, error = _integrals(form, sums, jnp.ravel(index), jnp.ravel(L))
     value = _certified(value, error)
     # the relative error of an entry of a vector or a matrix refers to the largest possible one
@@ -512,6 +512,20 @@ def _each(
     kept = finite.reshape(*L.shape, *entries)
     value, error = (jnp.where(kept, a.reshape(shape), 0.0) for a in (value, error))
     return Bounded(value, jax.lax.stop_gradient(error))
+
+
+def _padded(atoms: Empirical) -> Empirical:
+    """Atoms without weight added, so that one program serves laws of similar size."""
+    if is_traced(atoms):
+        return atoms
+    unit = 8 if atoms.n < 64 else 64
+    missing = -atoms.n % unit
+    points = np.pad(np.asarray(atoms.points), ((0, missing), (0, 0)), mode="edge")
+    weights = np.full(atoms.n, -np.log(atoms.n))
+    if atoms.log_weights is not None:
+        weights = np.asarray(atoms.log_weights)
+    weights = np.pad(weights, (0, missing), constant_values=-np.inf).astype(points.dtype)
+    return Empirical(points).with_log_weights(jax.device_put(weights))
 
 
 def _nodes_for(shortest: Array | float, longest: Array | float) -> int:
@@ -656,7 +670,7 @@ def error_table(
     longest = _checks.number("longest", longest, "pass for example 1e15", least=1.0)
     queries, batch = queries_of(head, laws[0], z)
     tilts = tilts_of(head, laws[0], queries)
-    atoms = laws[0] if len(laws) == 1 else _stacked(laws)
+    atoms = _padded(laws[0]) if len(laws) == 1 else _stacked(laws)
     count = len(queries)
     if of == "gradient_V":
         head, factor = head.reading_tokens(), jnp.full(count, float(head.out_dim))
