@@ -73,3 +73,22 @@ def test_reproduce_stopped_by_a_signal_can_be_resumed(how, tmp_path, monkeypatch
     assert again.exit_code == 0, again.output
     assert "kept      fast" in again.stderr
     assert "computed  slow" in again.stderr
+
+
+def test_signals_in_a_callback_of_the_garbage_collector_are_not_lost():
+    """Python ignores exceptions there: the signal is sent again."""
+    code = """
+import gc, os, signal, time
+from largeprompt.cli._signals import catch_signals
+catch_signals()
+gc.callbacks.append(lambda phase, _: phase == "start" and os.kill(os.getpid(), signal.SIGTERM))
+try:
+    gc.collect()
+    gc.callbacks.clear()
+    time.sleep(30)
+except KeyboardInterrupt as received:
+    print(type(received).__name__)
+"""
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert found.stdout.strip() == "Terminated"
+    assert not found.stderr

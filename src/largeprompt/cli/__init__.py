@@ -13,9 +13,9 @@ def main() -> None:
     except MissingExtra as error:
         sys.exit(f"error: {error}")
     from ._compiling import keep_compiled_programs
-    from ._signals import catch_sigterm
+    from ._signals import catch_signals
     from .commands import app
 
-    catch_sigterm()
+    catch_signals()
     keep_compiled_programs()
     app()

@@ -1,19 +1,44 @@
 """SIGTERM and Ctrl-C end a command in the same way: what is stored stays, and can be resumed."""
 
+import gc
+import os
 import signal
+import threading
+from collections.abc import Callable
+from types import FrameType
+
+_LATER = 0.05  # seconds
 
 
 class Terminated(KeyboardInterrupt):
     """SIGTERM was received; handled wherever an interruption by the keyboard is."""
 
 
-def catch_sigterm() -> None:
-    """Raise `Terminated` on SIGTERM, also in a process that was started with SIGINT ignored."""
+def catch_signals() -> None:
+    """Raise `Terminated` on SIGTERM, and `KeyboardInterrupt` on SIGINT unless that is ignored."""
+    signal.signal(signal.SIGTERM, _raising(Terminated))
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, _raising(KeyboardInterrupt))
 
-    def terminate(*_: object) -> None:
-        raise Terminated
 
-    signal.signal(signal.SIGTERM, terminate)
+def _raising(error: type[KeyboardInterrupt]) -> Callable[[int, FrameType | None], None]:
+    def handle(number: int, frame: FrameType | None) -> None:
+        if _collects_garbage(frame):
+            threading.Timer(_LATER, os.kill, (os.getpid(), number)).start()
+        else:
+            raise error
+
+    return handle
+
+
+def _collects_garbage(frame: FrameType | None) -> bool:
+    """Whether a callback of the garbage collector runs, in which Python ignores exceptions."""
+    callbacks = [getattr(callback, "__code__", None) for callback in gc.callbacks]
+    while frame is not None:
+        if frame.f_code in callbacks:
+            return True
+        frame = frame.f_back
+    return False
 
 
 def exit_status(interruption: KeyboardInterrupt) -> int:
