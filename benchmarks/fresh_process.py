@@ -76,7 +76,7 @@ def _second_flow() -> Call:
 
 def _yardstick() -> Call:
     """Robertson's problem as in the documentation of diffrax: float64, tolerances 1e-8."""
-    import diffrax
+    import diffrax  # pyright: ignore[reportMissingImports]  # an optional extra
     import jax
     import jax.numpy as jnp
 

@@ -23,7 +23,7 @@ _MOST_NUMBERS = 4096  # larger arrays are described, not listed
 def source_digest(without: str = "") -> str:
     """SHA-256 of the package's version and of every source file that computes results.
 
-    A folder `without` is left out.
+    Files of the folder `without` are left out.
     """
     found = hashlib.sha256(__version__.encode())
     for path in sorted(path for path in PACKAGE.rglob("*") if path.suffix in _SOURCE):
@@ -37,8 +37,8 @@ def code_version(own_source: bytes = b"", without: str = "") -> str:
     """Version of the package and 12 digits of a digest of its sources and of `own_source`.
 
     Two results with the same code version were computed by the same code. `own_source` is the
-    source of a user's function outside the package, or what counts of a folder `without` which
-    the package's sources are taken.
+    source of a user's function outside the package. Files of the folder `without` are left out;
+    those that matter all the same are part of `own_source`.
     """
     digest = hashlib.sha256(source_digest(without).encode() + own_source).hexdigest()
     return f"{__version__}+{digest[:12]}"

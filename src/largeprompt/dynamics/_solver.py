@@ -1,7 +1,7 @@
 """One segment of a gradient flow, by the solvers of SciPy.
 
-They call a gradient from Python, so that nothing is compiled around it: a compiled solver of the
-same orders took ten to twenty seconds to compile and milliseconds to run.
+They call a gradient from Python, so that nothing is compiled around it: a compiled solver takes
+much longer to compile than these take to run.
 """
 
 from collections.abc import Callable
@@ -62,7 +62,7 @@ def follow(
     options: dict[str, Any] = {
         "rtol": max(tolerances.rtol, _LEAST_RTOL),
         "atol": tolerances.atol,
-        "first_step": min(1e-2 * max(t0, 1.0 if not implicit else 1e-3), (t1 - t0) / 10),
+        "first_step": min(1e-2 * max(t0, 1e-3 if implicit else 1.0), (t1 - t0) / 10),
     }
     if implicit:
         solver = Radau(field, t0, to(start), t1, jac=_jacobian(field), **options)

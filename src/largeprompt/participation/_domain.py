@@ -19,21 +19,24 @@ RESOLVED, SHORT = 40.0, 100.0
 
 def checked_deviation(name: str, sigma: ArrayInput) -> Array | np.ndarray:
     """Validate score deviations, from 0 to WIDEST, and cast them to float64."""
-    if is_traced(sigma):
+    rule = f"sigma must be finite and >= 0, and at most {WIDEST:g}"
+    fix = "pass the standard deviation sqrt(u' G u) of the scores"
+    return checked_range(name, "sigma", sigma, 0.0, WIDEST, rule, fix)
+
+
+def checked_range(
+    name: str, argument: str, value: ArrayInput, low: float, high: float, rule: str, fix: str
+) -> Array | np.ndarray:
+    """Validate numbers from `low` to `high` and cast them to float64; `name` is the function."""
+    if is_traced(value):
         require_x64(name)
-        array, received = jnp.asarray(sigma, jnp.float64), "a value outside that range"
+        array, received = jnp.asarray(value, jnp.float64), "a value outside that range"
     else:
-        array, received = _checks.known("sigma", sigma), ""
-    good = (array >= 0) & (array <= WIDEST)
+        array, received = _checks.known(argument, value), ""
+    good = (array >= low) & (array <= high)
     if not isinstance(good, Tracer) and not np.all(good):
         received = f"{np.asarray(array)[~np.asarray(good)].flat[0]:g}"
-    return _checks.require(
-        array,
-        ~good,
-        rule=f"sigma must be finite and >= 0, and at most {WIDEST:g}",
-        received=received,
-        fix="pass the standard deviation sqrt(u' G u) of the scores",
-    )
+    return _checks.require(array, ~good, rule=rule, received=received, fix=fix)
 
 
 def checked(

@@ -125,7 +125,7 @@ class _Window(NamedTuple):
     tilt: Values  # largest peak of the one-token integrands, in units of sigma
 
 
-def _window(sigma: Values, L: Values, probes: Probes) -> _Window:
+def laplace_window(sigma: Values, L: Values, probes: Probes) -> _Window:
     """The window of the integrands t^K phi_0^{L-m} phi_{k_1} ... phi_{k_m}, all ks in `probes`."""
     xp = library(sigma)
     sigma = xp.maximum(sigma, 1e-3)  # placement only: what is below looks the same
@@ -279,7 +279,7 @@ def laplace_rule(
     wide = xp.where(small, 2.0 * SWITCH, sigma)[..., None]
 
     place_sigma, place_L = frozen(sigma), frozen(L)
-    window = _window(place_sigma, place_L, probes)
+    window = laplace_window(place_sigma, place_L, probes)
     tau, step = _stretched_lattice(place_sigma, place_L, window, tau_nodes(least))
     y, dy = _mapped_lattice(frozen(wide[..., 0]), window)
     x, normal = _fixed_lattice(top)

@@ -20,8 +20,7 @@ from .._arrays import Values, library
 from .._lengths import length_array
 from .._typing import ArrayInput
 from ._domain import apply
-from ._laplace import _window as laplace_window
-from ._laplace import frozen
+from ._laplace import frozen, laplace_window
 from .pair_moments import (
     LAPLACE_NODES,
     PROBES,
@@ -29,6 +28,7 @@ from .pair_moments import (
     PairMoments,
     aliasing,
     collected,
+    for_each_row,
     log_of_phi,
     powers,
     reach_of,
@@ -95,12 +95,7 @@ def _kernel(sigma: Values, first: Values, length: Values) -> tuple[Values, ...]:
     window = laplace_window(deviations, lengths, PROBES)
     reach = xp.max(reach_of(deviations, lengths), axis=0)
     args = (sigma, first, length - first, *window.low, *window.high, reach)
-    if xp is np:
-        rows = [_one_prompt(*row) for row in zip(*args, strict=True)]
-        values = map(np.array, zip(*rows, strict=True))
-    else:
-        values = jax.lax.map(lambda row: _one_prompt(*row), args)
-    return tuple(xp.where(finite, value, 0.0) for value in values)
+    return tuple(xp.where(finite, value, 0.0) for value in for_each_row(_one_prompt, args))
 
 
 def nested_moments(sigma: ArrayInput, first: ArrayInput, L: ArrayInput) -> PairMoments:

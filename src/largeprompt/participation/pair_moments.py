@@ -22,16 +22,13 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.core import Tracer
 from jaxtyping import Array, Float
 
 from .. import _checks
 from .._arrays import Values, library
-from .._float64 import is_traced, require_x64
 from .._typing import ArrayInput
-from ._domain import apply, checked_deviation
-from ._laplace import DROP, Probes, frozen
-from ._laplace import _window as laplace_window
+from ._domain import apply, checked_deviation, checked_range
+from ._laplace import DROP, Probes, frozen, laplace_window
 from .partitions import Block, merged_blocks
 from .weight_moments import finite_length
 
@@ -250,12 +247,15 @@ def _kernel(sigma_a: Values, L: Values, sigma_b: Values, rho: Values) -> tuple[V
     window = laplace_window(deviations, lengths, PROBES)
     reach = xp.max(reach_of(deviations, lengths), axis=0)
     args = (sigma_a, sigma_b, rho, L, *window.low, *window.high, reach)
-    if xp is np:
-        rows = [_one_pair(*row) for row in zip(*args, strict=True)]
-        values = map(np.array, zip(*rows, strict=True))
-    else:
-        values = jax.lax.map(lambda row: _one_pair(*row), args)
-    return tuple(xp.where(finite, value, 0.0) for value in values)
+    return tuple(xp.where(finite, value, 0.0) for value in for_each_row(_one_pair, args))
+
+
+def for_each_row(function: Callable[..., tuple], columns: tuple[Values, ...]) -> Any:
+    """The columns of the results of a function, called with one entry of every given column."""
+    if library(*columns) is jnp:
+        return jax.lax.map(lambda row: function(*row), columns)
+    rows = [function(*row) for row in zip(*columns, strict=True)]
+    return map(np.array, zip(*rows, strict=True))
 
 
 def resolved_deviation(name: str, sigma: ArrayInput) -> Array | np.ndarray:
@@ -272,21 +272,9 @@ def resolved_deviation(name: str, sigma: ArrayInput) -> Array | np.ndarray:
 
 def checked_correlation(name: str, rho: ArrayInput) -> Array | np.ndarray:
     """Validate correlations, from -1 to 1, and cast them to float64."""
-    if is_traced(rho):
-        require_x64(name)
-        array, received = jnp.asarray(rho, jnp.float64), "a value outside that range"
-    else:
-        array, received = _checks.known("rho", rho), ""
-    good = (array >= -1) & (array <= 1)
-    if not isinstance(good, Tracer) and not np.all(good):
-        received = f"{np.asarray(array)[~np.asarray(good)].flat[0]:g}"
-    return _checks.require(
-        array,
-        ~good,
-        rule="rho must be a correlation, from -1 to 1",
-        received=received,
-        fix="pass u_a' G u_b / (sigma_a sigma_b), clipped if rounding took it out of the range",
-    )
+    rule = "rho must be a correlation, from -1 to 1"
+    fix = "pass u_a' G u_b / (sigma_a sigma_b), clipped if rounding took it out of the range"
+    return checked_range(name, "rho", rho, -1.0, 1.0, rule, fix)
 
 
 def pair_moments(

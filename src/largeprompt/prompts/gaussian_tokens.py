@@ -16,13 +16,15 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
+import numpy as np
 
+from .. import _checks
 from .._arrays import Values, library, to_jax, to_numpy
 from .._float64 import is_traced
 from .._linalg import safe_sqrt
 from .._typing import ArrayInput
 from ..attention import Head
-from ..measures import Gaussian
+from ..measures import AbstractMeasure, Gaussian
 from ..participation import GradientMoments, Participation, gradient_moments, participation
 from .pairs import pairs
 
@@ -95,16 +97,36 @@ def gradient_error_V(head: Head, mu: Gaussian, z: ArrayInput, L: ArrayInput) -> 
 def _from_moments(
     function: Callable, moments: Callable, head: Head, mu: Gaussian, z: ArrayInput, L: ArrayInput
 ) -> Bounded:
-    """`function` of the moments of the scores, by NumPy if the numbers are known."""
-    queries, tilts, lengths = pairs(head, mu, z, L)
-    if is_traced(head, mu, queries, lengths):
+    """`function` of the moments of the scores."""
+
+    def of_arrays(head: Head, mu: Gaussian, queries: Values, tilts: Values, L: Values) -> Bounded:
+        scores = scores_of(mu, tilts)
+        found = like(tilts, moments(scores.sigma, L))
+        return function(head, mu, scores, found, queries)
+
+    return by_library(of_arrays, head, mu, *pairs(head, mu, z, L))
+
+
+def by_library(function: Callable, head: Head, mu: Gaussian, *arrays: Values) -> Any:
+    """`function(head, mu, *arrays)`, by NumPy if all numbers are known and by JAX otherwise."""
+    if is_traced(head, mu, *arrays):
         with jax.default_matmul_precision("highest"):
-            scores = scores_of(mu, tilts)
-            return function(head, mu, scores, moments(scores.sigma, lengths), queries)
-    head, mu, queries, tilts = to_numpy((head, mu, queries, tilts))
-    scores = scores_of(mu, tilts)
-    found = to_numpy(moments(scores.sigma, lengths))
-    return to_jax(function(head, mu, scores, found, queries))
+            return function(head, mu, *to_jax(arrays))
+    return to_jax(function(*to_numpy((head, mu, *arrays))))
+
+
+def like(array: Values, tree: Any) -> Any:
+    """A tree of JAX arrays, in NumPy if `array` is in NumPy."""
+    return to_numpy(tree) if library(array) is np else tree
+
+
+def gaussian_law(mu: AbstractMeasure, what: str, fix: str) -> Gaussian:
+    """The law of Gaussian tokens; raises for other laws, whose `what` is not known exactly."""
+    normal = mu.as_gaussian()
+    if normal is None:
+        rule = f"{what} is known for Gaussian tokens"
+        raise ValueError(_checks.message(rule, type(mu).__name__, fix))
+    return normal
 
 
 def _mean(head: Head, mu: Gaussian, scores: Scores, p: Participation, z: Values) -> Bounded:

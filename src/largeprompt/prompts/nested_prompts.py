@@ -7,18 +7,15 @@ queries gives, with g = V G u and the moments of `nested_moments`,
                     + 2 (B_2 C_11 - C_12) + A_2 B_2 + C_11 - C_21 - C_12 + C_11^2].
 """
 
-import jax
 import numpy as np
 from jaxtyping import Array, Float
 
-from .. import _checks
-from .._arrays import Values, library, to_jax, to_numpy
-from .._float64 import is_traced
+from .._arrays import Values
 from .._typing import ArrayInput
 from ..attention import Head
 from ..measures import AbstractMeasure, Gaussian
 from ..participation import nested_moments, participation
-from .gaussian_tokens import scores_of
+from .gaussian_tokens import by_library, gaussian_law, like, scores_of
 from .pairs import pairs
 
 
@@ -40,30 +37,17 @@ def prefix_difference(
     >>> print(f"{seen / lp.output_error(head, mu, jnp.ones(1), 200):.3f}")
     0.945
     """
-    queries, tilts, lengths = pairs(head, mu, z, L)
+    fix = "draw prompts with mu.sample(key, L) and attend to them and to their first tokens"
+    normal = gaussian_law(mu, "the difference to the first tokens", fix)
+    _, tilts, lengths = pairs(head, mu, z, L)
     firsts = pairs(head, mu, z, first)[2]
-    normal = mu.as_gaussian()
-    if normal is None:
-        raise ValueError(
-            _checks.message(
-                "the difference to the first tokens is known for Gaussian tokens",
-                type(mu).__name__,
-                "draw prompts with mu.sample(key, L) and attend to them and to their first tokens",
-            )
-        )
-    if is_traced(head, normal, queries, lengths, firsts):
-        with jax.default_matmul_precision("highest"):
-            return _difference(head, normal, tilts, firsts, lengths)
-    head, normal = to_numpy((head, normal))
-    return to_jax(_difference(head, normal, tilts, firsts, lengths))
+    return by_library(_difference, head, normal, tilts, firsts, lengths)
 
 
 def _difference(head: Head, mu: Gaussian, tilts: Values, first: Values, L: Values) -> Values:
     scores = scores_of(mu, tilts)
-    nested = nested_moments(scores.sigma, first, L)
-    ones = participation(scores.sigma, first), participation(scores.sigma, L)
-    if library(head, mu, tilts, first, L) is np:
-        nested, ones = to_numpy((nested, ones))
+    nested = like(tilts, nested_moments(scores.sigma, first, L))
+    ones = like(tilts, [participation(scores.sigma, length) for length in (first, L)])
     square = ((scores.pull @ head.V.T) ** 2).sum(-1)
     trace = (head.V @ mu.covariance @ head.V.T).trace()
     shared = nested.c11 * trace + square * (

@@ -10,18 +10,16 @@ twice, gives for every L >= 1, every d, singular G and any m
 The moments are those of `pair_moments`: no prompt is sampled, and the cost does not depend on L.
 """
 
-import jax
 import numpy as np
 from jaxtyping import Array, Float
 
 from .. import _checks
-from .._arrays import Values, library, to_jax, to_numpy
-from .._float64 import is_traced
+from .._arrays import Values, library
 from .._typing import ArrayInput
 from ..attention import Head
 from ..measures import AbstractMeasure, Gaussian
 from ..participation import pair_moments, participation
-from .gaussian_tokens import Scores, scores_of
+from .gaussian_tokens import Scores, by_library, gaussian_law, like, scores_of
 from .pairs import pairs
 
 
@@ -44,15 +42,8 @@ def output_covariance(
     [0.0715 0.0296 0.0041]
     """
     (queries, tilts, lengths), (queries2, tilts2, _) = (pairs(head, mu, q, L) for q in (z, z2))
-    normal = mu.as_gaussian()
-    if normal is None:
-        raise ValueError(
-            _checks.message(
-                "the covariance of two outputs is known for Gaussian tokens",
-                type(mu).__name__,
-                "draw prompts with mu.sample(key, L) and attend to both queries",
-            )
-        )
+    fix = "draw prompts with mu.sample(key, L) and attend to both queries"
+    normal = gaussian_law(mu, "the covariance of two outputs", fix)
     try:
         np.broadcast_shapes(queries.shape, queries2.shape)
     except ValueError as error:
@@ -63,19 +54,14 @@ def output_covariance(
                 "add axes, for example z[:, None] against z2[None, :] for all pairs",
             )
         ) from error
-    if is_traced(head, normal, queries, queries2, lengths):
-        with jax.default_matmul_precision("highest"):
-            return _covariance(head, normal, tilts, tilts2, lengths)
-    head, normal = to_numpy((head, normal))
-    return to_jax(_covariance(head, normal, tilts, tilts2, lengths))
+    return by_library(_covariance, head, normal, tilts, tilts2, lengths)
 
 
 def _covariance(head: Head, mu: Gaussian, tilts: Values, tilts2: Values, L: Values) -> Values:
     first, second = scores_of(mu, tilts), scores_of(mu, tilts2)
     moments = pair_moments(first.sigma, second.sigma, _correlation(tilts, first, second), L)
-    ones = participation(first.sigma, L), participation(second.sigma, L)
-    if library(head, mu, tilts, tilts2, L) is np:
-        moments, ones = to_numpy((moments, ones))
+    moments = like(tilts, moments)
+    ones = like(tilts, [participation(scores.sigma, L) for scores in (first, second)])
     a, b = first.pull @ head.V.T, second.pull @ head.V.T
 
     def term(weight: Values, left: Values, right: Values) -> Values:
