@@ -1,6 +1,6 @@
 """How often the error bar of one prompt holds, and what its diagnostic says."""
 
-import sys
+import argparse
 
 import jax
 import numpy as np
@@ -8,7 +8,9 @@ import numpy as np
 import largeprompt as lp
 
 jax.config.update("jax_enable_x64", True)
-prompts = int(sys.argv[1]) if len(sys.argv) > 1 else 20  # 1000 for the table of docs/one_prompt.md
+parser = argparse.ArgumentParser(description=__doc__)
+parser.add_argument("--prompts", type=int, default=20, help="1000 in docs/one_prompt.md")
+prompts = parser.parse_args().prompts
 mu, rng = lp.Gaussian(np.zeros(1), np.eye(1)), np.random.default_rng(0)
 print("| sigma | L | coverage | estimate / exact error | holds | too short |")
 for sigma, L in [(s, L) for s in (0.5, 1, 1.5) for L in (100, 1000)] + [(2, 1000), (3, 1000)]:

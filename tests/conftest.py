@@ -6,8 +6,7 @@ Most of the suite's time is compilation. Compiled programs are cached on disk, a
 workers, the processes that tests start, and the next run; JAX names them by a hash of what is
 compiled, so changed code is compiled again. Programs are shared only if all tests, documents and
 studies compile with the same options: the older of XLA's two emitters, as `largeprompt reproduce`,
-and no optimisations of LLVM, since most programs here run once. Five cases of `test_every_average`,
-from an empty cache: 42 s at level 0, 47 s at level 1.
+and no optimisations of LLVM, since most programs here run once.
 """
 
 import gc
@@ -69,10 +68,10 @@ def _pin_to_core() -> None:
 _pin_to_core()  # before JAX counts the cores
 jax.config.update("jax_enable_x64", True)
 jax.config.update("jax_numpy_dtype_promotion", "strict")
-compile_quickly()
 os.environ["XLA_FLAGS"] = (
     os.environ.get("XLA_FLAGS", "") + " --xla_backend_optimization_level=0"
 ).strip()
+compile_quickly()
 
 PROGRAMS = Path(__file__).parents[1] / ".pytest_cache" / "programs"
 for option, value in {

@@ -248,13 +248,16 @@ def test_compile_quickly_sets_the_older_emitter_unless_the_user_chose(monkeypatc
     monkeypatch.setenv("XLA_FLAGS", "--xla_dump_to=here")
     monkeypatch.setattr(_compiling, "version", lambda package: "0.10.1")
     _compiling.compile_quickly()
-    assert os.environ["XLA_FLAGS"] == "--xla_dump_to=here --xla_cpu_use_fusion_emitters=false"
+    assert os.environ["XLA_FLAGS"] == (
+        "--xla_dump_to=here --xla_cpu_use_fusion_emitters=false --xla_backend_optimization_level=1"
+    )
     _compiling.compile_quickly()
     assert os.environ["XLA_FLAGS"].count("fusion_emitters") == 1
-    monkeypatch.setenv("XLA_FLAGS", "--xla_cpu_use_fusion_emitters=true")
+    chosen = "--xla_cpu_use_fusion_emitters=true --xla_backend_optimization_level=3"
+    monkeypatch.setenv("XLA_FLAGS", chosen)
     _compiling.compile_quickly()
-    assert os.environ["XLA_FLAGS"] == "--xla_cpu_use_fusion_emitters=true"
+    assert os.environ["XLA_FLAGS"] == chosen
     monkeypatch.setenv("XLA_FLAGS", "")
     monkeypatch.setattr(_compiling, "version", lambda package: "9.9.0")
     _compiling.compile_quickly()
-    assert os.environ["XLA_FLAGS"] == ""
+    assert os.environ["XLA_FLAGS"] == "--xla_backend_optimization_level=1"

@@ -4,6 +4,7 @@ NumPy has nothing to compile, so the first answer takes milliseconds. Formulas t
 written with `xp = library(...)`.
 """
 
+import itertools
 import math
 from collections.abc import Callable
 from typing import Any
@@ -57,13 +58,18 @@ def flattened(tree: Any) -> np.ndarray:
 
 def restorer(like: Any) -> Callable[[np.ndarray], Any]:
     """The inverse of `flattened`; leading axes of the array stay leading axes of the leaves."""
-    leaves, structure = jax.tree.flatten(like)
-    shapes = [np.shape(leaf) for leaf in leaves]
-    ends = np.cumsum([math.prod(shape) for shape in shapes])
+    split, structure = splitter(like), jax.tree.structure(like)
+    return lambda flat: structure.unflatten(split(flat))
 
-    def restore(flat: np.ndarray) -> Any:
-        parts = np.split(flat, ends[:-1], axis=-1)
-        arrays = [p.reshape(flat.shape[:-1] + s) for p, s in zip(parts, shapes, strict=True)]
-        return structure.unflatten(arrays)
 
-    return restore
+def splitter(like: Any) -> Callable[[np.ndarray], list[np.ndarray]]:
+    """The leaves of a tree, from its `flattened` entries; leading axes stay leading axes."""
+    shapes = [np.shape(leaf) for leaf in jax.tree.leaves(like)]
+    ends = np.cumsum([math.prod(shape) for shape in shapes]).tolist()
+    slices = [slice(start, end) for start, end in itertools.pairwise([0, *ends])]
+
+    def split(flat: np.ndarray) -> list[np.ndarray]:
+        before = flat.shape[:-1]
+        return [flat[..., s].reshape(before + n) for s, n in zip(slices, shapes, strict=True)]
+
+    return split

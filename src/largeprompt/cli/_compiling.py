@@ -10,7 +10,8 @@ from pathlib import Path
 
 # XLA's newer CPU emitter takes two thirds longer to compile, and only makes sampling faster.
 _OLD_EMITTER = "--xla_cpu_use_fusion_emitters=false"
-# Versions of jaxlib that have the flag. XLA aborts on unknown flags, and 0.11 has no such flag.
+_FEW_OPTIMISATIONS = "--xla_backend_optimization_level=1"
+# Versions of jaxlib that have the first flag: XLA aborts on unknown ones, and 0.11 lacks it.
 _KNOWN_BY = "0.10."
 
 
@@ -28,11 +29,14 @@ def keep_compiled_programs() -> None:
 
 
 def compile_quickly() -> None:
-    """Select the CPU emitter that compiles faster, for commands that compile more than they
-    compute.
+    """Choose compiler options for commands that compile more than they compute.
 
-    It has no effect once JAX has started, and none on other devices.
+    They have no effect once JAX has started. The study of section 6, which trains, takes 34 s of
+    one core by XLA's own options, 27 s by these, and 72 s at optimisation level 0.
     """
     flags = os.environ.get("XLA_FLAGS", "")
     if version("jaxlib").startswith(_KNOWN_BY) and "xla_cpu_use_fusion_emitters" not in flags:
-        os.environ["XLA_FLAGS"] = f"{flags} {_OLD_EMITTER}".strip()
+        flags = f"{flags} {_OLD_EMITTER}"
+    if "xla_backend_optimization_level" not in flags:
+        flags = f"{flags} {_FEW_OPTIMISATIONS}"
+    os.environ["XLA_FLAGS"] = flags.strip()

@@ -4,18 +4,21 @@ They call a gradient from Python, so that nothing is compiled around it: a compi
 much longer to compile than these take to run.
 """
 
+import threading
+import warnings
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
-from scipy.integrate import DOP853, Radau
+from scipy.integrate import LSODA, Radau
 
 from ..icl.coordinates import Coordinates
+from ..icl.flat_gradients import ValueAndGradient
 
 _LEAST_RTOL = 1e-13  # what rounding allows
 _STEP = 1e-4  # of the difference quotients in the Jacobian
-
-ValueAndGradient = Callable[[np.ndarray], tuple[float, np.ndarray]]
+_NEARLY = 2.0  # times the goal: from there on the gradient at the end of a step is evaluated
+_ONE_AT_A_TIME = threading.Lock()  # LSODA of SciPy before 1.17 keeps its state in global variables
 
 
 class Tolerances(NamedTuple):
@@ -54,45 +57,53 @@ def follow(
     solver works.
     """
     to, back, push = coordinates or _PLAIN
+    seen = np.inf  # norm of the last gradient that the solver asked for
 
     def field(_: float, x: np.ndarray) -> np.ndarray:
+        nonlocal seen
         y = back(x)
-        return -push(y, evaluate(y)[1])
+        gradient = evaluate(y)[1]
+        seen = np.linalg.norm(gradient)
+        return -push(y, gradient)
 
     options: dict[str, Any] = {
         "rtol": max(tolerances.rtol, _LEAST_RTOL),
         "atol": tolerances.atol,
         "first_step": min(1e-2 * max(t0, 1e-3 if implicit else 1.0), (t1 - t0) / 10),
     }
-    if implicit:
-        solver = Radau(field, t0, to(start), t1, jac=_jacobian(field), **options)
-    else:
-        solver = DOP853(field, t0, to(start), t1, **options)
     recorded, points = [], []
-    arrived = False
-    for _ in range(most_steps):
-        if arrived or solver.status != "running":
-            break
-        before = solver.t
-        with np.errstate(all="ignore"):  # steps that overflow are rejected
-            solver.step()
-        if solver.status == "failed":
-            break
-        arrived = bool(np.linalg.norm(evaluate(back(solver.y))[1]) <= tolerances.goal)
-        if times is None:
-            recorded.append(solver.t)
-            points.append(back(solver.y))
+    arrived, last, time = False, start, t0
+    with _ONE_AT_A_TIME, warnings.catch_warnings(), np.errstate(all="ignore"):
+        warnings.simplefilter("ignore")  # LSODA warns when it gives up: `succeeded` says so
+        if implicit:
+            solver = Radau(field, t0, to(start), t1, jac=_jacobian(field), **options)
         else:
-            inside = times[(times > before) & (times <= solver.t)]
-            if inside.size:
-                recorded.extend(inside)
-                points.extend(map(back, solver.dense_output()(inside).T))
+            solver = LSODA(field, t0, to(start), t1, **options)
+        for _ in range(most_steps):
+            if arrived or solver.status != "running":
+                break
+            solver.step()
+            here = back(solver.y)
+            if solver.status == "failed" or not np.all(np.isfinite(here)):
+                break
+            if times is None:
+                recorded.append(solver.t)
+                points.append(here)
+            else:
+                inside = times[(times > time) & (times <= solver.t)]
+                if inside.size:
+                    recorded.extend(inside)
+                    points.extend(map(back, solver.dense_output()(inside).T))
+            last, time = here, float(solver.t)
+            if seen <= _NEARLY * tolerances.goal:
+                arrived = bool(np.linalg.norm(evaluate(here)[1]) <= tolerances.goal)
+    finished = solver.status == "finished" and time == solver.t
     return Segment(
         np.array(recorded),
         np.array(points).reshape(len(points), len(start)),
-        float(solver.t),
-        back(solver.y),
-        arrived or solver.status == "finished",
+        time,
+        last,
+        arrived or finished,
     )
 
 

@@ -1,12 +1,11 @@
 """Gradient flow of the risk, at finite and infinite prompt length.
 
 At finite L there are two time scales: in time O(1) the flow reaches the valley b Sig A = I of the
-infinite-prompt minimisers, then it drifts along it in time O(L) towards the finite-L minimiser. An
-explicit solver of high order takes the descent, an implicit one the valley, decade by decade.
+infinite-prompt minimisers, then it drifts along it in time O(L) towards the finite-L minimiser. A
+multistep solver takes the descent, an implicit one the valley, decade by decade.
 """
 
 import math
-from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
@@ -18,18 +17,18 @@ from .._float64 import in_float64
 from .._lengths import one_length
 from .._typing import ArrayInput
 from ..icl import AbstractParams, AbstractTask, Attention, FreshRisk, RiskFunction
-from ..icl.flat_gradients import flat_value_and_gradient
+from ..icl.flat_gradients import ValueAndGradient, flat_value_and_gradient
 from ..prompts import AbstractMethod
 from ._solver import Segment, Tolerances, follow
 from .trajectory import Phase, Trajectory
 
 _FLOOR = 1e-13  # gradients below are rounding
 _FALLEN = 0.1  # of the first gradient: the descent is nearly over
-_LONGER = 4.0  # times its duration the explicit solver goes on
+_LONGER = 4.0  # times its duration the solver of the descent goes on
 _ALONG = 0.9  # share of the gradient along the valley from which on the flow is in it
 _NOISE = 3e-15  # rounding of a gradient: no solution over a time t is sharper than this times t
-_EXPLICIT, _IMPLICIT = 128, 2048  # most steps of a segment
-_SHARPER = 1e-3  # tolerances of the descent, relative to those in the valley
+_STEPS = 2048  # most steps of a segment
+_SHARPER = 1e-5  # tolerances of the descent, relative to those in the valley
 
 
 @in_float64
@@ -51,7 +50,7 @@ def gradient_flow(
     **Arguments:** `saveat` are times to record (all steps of the solver if None); the last point is
     always recorded. `stationary` is the gradient norm at which the flow ends, by default 1e-4 / L
     (1e-9 at infinity): the drift along the valley is of order 1/L. `rtol` and `atol` are the
-    tolerances in the valley; the descent, and all of a flow at infinity, are followed to 1e-3 of
+    tolerances in the valley; the descent, and all of a flow at infinity, are followed to 1e-5 of
     them.
 
     `method` as in `task.objective`. The risk is exact for `LinearRegression` in block form. By
@@ -109,7 +108,7 @@ class _Run(NamedTuple):
     """One flow: objective, start, end, times to record, and tolerances."""
 
     objective: RiskFunction
-    evaluate: Callable[[np.ndarray], tuple[float, np.ndarray]]  # value and gradient, flat
+    evaluate: ValueAndGradient
     start: AbstractParams
     end: float
     times: np.ndarray | None
@@ -138,8 +137,7 @@ class _Run(NamedTuple):
             pieces = [start, *self._sharply(start, min(self.end, 1e3), descent)]
             longer = min(self.end, _LONGER * pieces[-1].last_time)
             if longer > pieces[-1].last_time:
-                implicit = len(pieces) > 2
-                pieces += self._sharply(pieces[-1], longer, self.goal, implicit)
+                pieces += self._sharply(pieces[-1], longer, self.goal)
         else:
             longer = min(self.end, 1e8)
             pieces = [start, *self._sharply(start, longer, self.goal)]
@@ -158,27 +156,16 @@ class _Run(NamedTuple):
         """The implicit solver, up to ten times the time reached."""
         end, atol = self._decade_end(before), sharper * self.atol
         tolerances = Tolerances(self.goal, sharper * self.rtol, max(atol, _NOISE * end))
-        return self._follow(before, end, tolerances, True, _IMPLICIT)
+        return self._follow(before, end, tolerances, True)
 
-    def _sharply(
-        self, before: Segment, t1: float, goal: float, implicit: bool = False
-    ) -> list[Segment]:
-        """To sharper tolerances: by the explicit solver, and where stability limits its steps,
-        so that it needs many, by the implicit one.
-        """
+    def _sharply(self, before: Segment, t1: float, goal: float) -> list[Segment]:
+        """To sharper tolerances, by the multistep solver; by the implicit one if that gives up."""
         sharper = Tolerances(goal, self.rtol * _SHARPER, self.atol * _SHARPER)
-        if implicit:
-            return [self._follow(before, t1, sharper, True, _IMPLICIT)]
-        first = self._follow(before, t1, sharper, False, _EXPLICIT)
-        return [first] if first.succeeded else [first, *self._sharply(first, t1, goal, True)]
+        first = self._follow(before, t1, sharper, False)
+        return [first] if first.succeeded else [first, self._follow(first, t1, sharper, True)]
 
     def _follow(
-        self,
-        before: Segment,
-        t1: float,
-        tolerances: Tolerances,
-        implicit: bool,
-        most_steps: int,
+        self, before: Segment, t1: float, tolerances: Tolerances, implicit: bool
     ) -> Segment:
         here = restorer(self.start)(before.last_point)
         return follow(
@@ -190,7 +177,7 @@ class _Run(NamedTuple):
             tolerances,
             implicit=implicit,
             coordinates=here.straight_coordinates() if implicit else None,
-            most_steps=most_steps,
+            most_steps=_STEPS,
         )
 
 

@@ -20,6 +20,7 @@ from ..prompts.normals import threefry, words
 from ._optimisers import fingerprint
 from .checkpoint import Checkpoint, Progress, digest
 
+_OPTIMISED = {"xla_backend_optimization_level": 3}  # whatever XLA_FLAGS says of other programs
 _SECONDS = 2.0  # for a chunk of steps: how often progress is shown and saved
 _FINISHED = "finished: all steps were taken"
 
@@ -173,7 +174,7 @@ def _all_finite(tree: Any) -> Bool[Array, " runs"]:
     return jnp.stack(leaves).all(axis=0)
 
 
-@eqx.filter_jit
+@eqx.filter_jit(compiler_options=_OPTIMISED)  # pyright: ignore[reportCallIssue]
 def advance(
     losses: Any,
     optimiser: optax.GradientTransformation,

@@ -1,6 +1,7 @@
 """Values and gradients of risks at known parameters, as flat vectors for the solvers of SciPy."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import equinox as eqx
@@ -9,29 +10,36 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from .._arrays import flattened, restorer
+from .._arrays import flattened, restorer, splitter
 from .params import AbstractParams
-from .risks import RiskFunction, by_numpy
+from .risks import NumpyFunction, RiskFunction, by_numpy
+
+ValueAndGradient = Callable[[np.ndarray], tuple[float, np.ndarray]]
 
 
-def flat_value_and_gradient(
-    function: RiskFunction, like: AbstractParams
-) -> Callable[[np.ndarray], tuple[float, np.ndarray]]:
+def flat_value_and_gradient(function: RiskFunction, like: AbstractParams) -> ValueAndGradient:
     """A function of parameters and its gradient at known parameters, as flat vectors (NumPy).
 
     By the function's own formula, or by one compiled program; in 64-bit mode.
     """
-    restore, known = restorer(like), by_numpy(function, like)
+    known = by_numpy(function, like)
+    if known is None:
+        return partial(_by_program, function, restorer(like))
+    return partial(_by_formula, known, splitter(like))
 
-    def evaluate(flat: np.ndarray) -> tuple[float, np.ndarray]:
-        params = restore(flat)
-        if known is not None:
-            value, gradient = known(*jax.tree.leaves(params))
-        else:
-            value, gradient = _value_and_gradient(function, jax.tree.map(jnp.asarray, params))
-        return float(value), flattened(gradient)
 
-    return evaluate
+def _by_formula(
+    known: NumpyFunction, split: Callable[[np.ndarray], list[np.ndarray]], flat: np.ndarray
+) -> tuple[float, np.ndarray]:
+    value, gradient = known(*split(flat))
+    return float(value), np.concatenate([part.ravel() for part in gradient])
+
+
+def _by_program(
+    function: RiskFunction, restore: Callable[[np.ndarray], AbstractParams], flat: np.ndarray
+) -> tuple[float, np.ndarray]:
+    value, gradient = _value_and_gradient(function, jax.tree.map(jnp.asarray, restore(flat)))
+    return float(value), flattened(gradient)
 
 
 @eqx.filter_jit

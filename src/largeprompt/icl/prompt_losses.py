@@ -74,9 +74,8 @@ class PromptRisk(AbstractRisk):
 
         def along(params: AbstractParams) -> Estimate:
             heads, count = padded(params)
-            losses = [
-                _losses_along(self.task, self.attention, self.length, k, heads, count) for k in keys
-            ]
+            samples = (_draws(self.task, self.length, k) for k in keys)
+            losses = [_losses_along(self.task, self.attention, s, heads, count) for s in samples]
             return mean_of_replicates(np.stack(losses)[:, : int(count)], self.method)
 
         return along
@@ -97,13 +96,11 @@ def _mean_loss(
 def _losses_along(
     task: AbstractTask,
     attention: Attention,
-    length: float,
-    keys: Key[Array, " n"],
+    draws: Any,
     heads: AbstractParams,
     count: Int[Array, ""],
 ) -> Float[Array, " heads"]:
     """The mean loss of each head on the same prompts."""
-    draws = _draws(task, length, keys)
     return for_each_head(lambda head: _mean_loss(task, attention, draws, head), heads, count)
 
 

@@ -65,7 +65,9 @@ class RegressionRisk(eqx.Module):
         """Risk and gradient of known `BlockParams`, by NumPy; None for other parameters."""
         if like.as_block() is not like:
             return None
-        problem = _NumpyProblem(*to_numpy(self.problem))
+        cov, root, task_cov, noise = to_numpy(tuple(self.problem))
+        label = float(np.sum(task_cov * cov) + noise)
+        problem = _NumpyProblem(cov, root, task_cov, float(noise), label)
         if isinstance(self.length, ExponentialTable):
             finite = partial(_softmax, problem, self.length.for_numpy())
         else:
@@ -86,7 +88,8 @@ class _NumpyProblem(NamedTuple):
     cov: np.ndarray
     root: np.ndarray
     task_cov: np.ndarray
-    noise: np.ndarray
+    noise: float
+    label: float  # E[y^2] = tr(S Sig) + tau^2
 
 
 class _Part(NamedTuple):
@@ -110,7 +113,7 @@ def _linear(problem: _NumpyProblem, inverse_length: float, A: np.ndarray, b: np.
     """b^2 (tr Y + l tr M) / L."""
     Z = A @ problem.root
     T = problem.cov @ Z
-    weighted = problem.task_cov @ T + _label_size(problem) * Z
+    weighted = problem.task_cov @ T + problem.label * Z
     value = inverse_length * np.sum(T * weighted)
     by_Z = 2 * inverse_length * b**2 * problem.cov @ weighted
     return _Part(float(b**2 * value), by_Z, float(2 * b * value))
@@ -118,7 +121,7 @@ def _linear(problem: _NumpyProblem, inverse_length: float, A: np.ndarray, b: np.
 
 def _softmax(problem: _NumpyProblem, table: NumpyTable, A: np.ndarray, b: np.ndarray) -> _Part:
     """E[P_2 (b^2 l + 2b xi'X xi) - H b^2 xi'Y xi]."""
-    Z, label = A @ problem.root, _label_size(problem)
+    Z, label = A @ problem.root, problem.label
     T = problem.cov @ Z
     if not np.all(np.isfinite(T)):
         return _Part(np.nan, np.full_like(T, np.nan), np.nan)
@@ -141,10 +144,6 @@ def _softmax(problem: _NumpyProblem, table: NumpyTable, A: np.ndarray, b: np.nda
         2 * inner @ axes.T,
         float(2 * b * square + 2 * linear),
     )
-
-
-def _label_size(problem: _NumpyProblem) -> float:
-    return float(np.sum(problem.task_cov * problem.cov) + problem.noise)
 
 
 def _symmetric(A: np.ndarray) -> np.ndarray:

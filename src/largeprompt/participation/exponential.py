@@ -22,7 +22,7 @@ point of the integrand. Relative errors are below 1e-9 for L up to 1e20 and belo
 1e30 (`LONGEST`).
 """
 
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import NamedTuple
 
 import equinox as eqx
@@ -45,7 +45,7 @@ _DEGREE = 20  # Legendre modes on a panel of s
 _NODES = 96  # on half a line
 _REAL = 5  # real exponents 0, 1, .., matching h to this order at 0
 _REACH = 400.0  # the lines end at this imaginary part, where the transform has fallen like p^-6
-_DROP = 45.0
+_DROP = 45.0 + np.log(LONGEST)  # exponent below which terms are rounding, for all lengths
 
 
 class ExponentialTable(eqx.Module):
@@ -163,15 +163,19 @@ def exponential_table(L: float) -> ExponentialTable:
     weights = np.zeros((len(_LINES), 2, _REAL + _NODES), complex)
     sizes = np.ones(len(_LINES))
     if np.isfinite(L):
-        centres, halves, modes, values = _panels(L)
-        real = _matched(modes, values, halves[0])
+        centres, halves = _panels()
         points = centres[:, None] + halves[:, None] * legendre.leggauss(_DEGREE)[0]
+        values, modes = moment_functions(np.sqrt(points), L), _projection()
+        real = _matched(modes, values, halves[0])
         rest = values - np.einsum(
             "hb,psb->hps", real, np.exp(-points[..., None] * np.arange(_REAL))
         )
-        coefficients = np.einsum("mk,hpk->hpm", modes, rest)
-        for i, (p, dp) in enumerate(rows):
-            transform = _transform(p, centres, halves, coefficients, _DROP + np.log(L))
+        coefficients = np.einsum("mk,hpk->hpm", modes, rest).reshape(2, -1)
+        for i, (_, dp) in enumerate(rows):
+            integrals = _integrals_of_modes(i)
+            # not a matrix product: the threads of the library cost more than they gain
+            used = coefficients[:, : integrals.shape[1]]
+            transform = np.einsum("hm,nm->hn", used, integrals)
             weights[i] = np.concatenate([real, transform * dp / (2j * np.pi)], axis=1)
             sizes[i] = np.sum(np.abs(weights[i, :, _REAL:])) + np.finfo(float).tiny
     # concrete arrays even while JAX traces: a cached table outlives the trace
@@ -188,24 +192,23 @@ def _line(c: float) -> tuple[np.ndarray, np.ndarray]:
     return -c + 1j * near * np.sinh(t), dp
 
 
-def _panels(L: float) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Panels of s that grow with s: centres, half-widths, Legendre projection, function values."""
-    last = (_DROP + np.log(L)) / _LINES[-1]
+@cache
+def _panels() -> tuple[np.ndarray, np.ndarray]:
+    """Panels of s that grow with s, for all lengths: centres and half-widths."""
     edges = [0.0]
-    while edges[-1] < last:
+    while edges[-1] < _DROP / _LINES[-1]:
         # beyond 4000 even the longest prompt has little weight outside one token: h is a series in
         # 1/sigma
         edges.append(edges[-1] + max(1.0, (0.12 if edges[-1] < 4000 else 0.3) * edges[-1]))
-    centres, halves = (np.add(edges[1:], edges[:-1]) / 2, np.diff(edges) / 2)
+    return np.add(edges[1:], edges[:-1]) / 2, np.diff(edges) / 2
+
+
+@cache
+def _projection() -> np.ndarray:
+    """Coefficients of the Legendre modes of a panel, from the values at its Gauss points."""
     x, w = legendre.leggauss(_DEGREE)
     modes = (legendre.legvander(x, _DEGREE - 1) * w[:, None]).T
-    modes = modes * (np.arange(_DEGREE) + 0.5)[:, None]
-    return (
-        centres,
-        halves,
-        modes,
-        moment_functions(np.sqrt(centres[:, None] + halves[:, None] * x), L),
-    )
+    return modes * (np.arange(_DEGREE) + 0.5)[:, None]
 
 
 def _matched(modes: np.ndarray, values: np.ndarray, half: float) -> np.ndarray:
@@ -221,19 +224,19 @@ def _matched(modes: np.ndarray, values: np.ndarray, half: float) -> np.ndarray:
     return np.stack(found)
 
 
-def _transform(
-    p: np.ndarray, centres: np.ndarray, halves: np.ndarray, coefficients: np.ndarray, drop: float
-) -> np.ndarray:
-    """Integral of e^{ps} f(s), panel by panel.
+@cache
+def _integrals_of_modes(line: int) -> np.ndarray:
+    """Integrals of e^{ps} times every mode of every panel, for the points p of a line.
 
-    Legendre modes times exponentials integrate to spherical Bessel functions.
+    Legendre modes times exponentials integrate to spherical Bessel functions. Later panels, where
+    e^{ps} has fallen below the rounding of the longest prompt's function, are left out. The same
+    for all lengths, these 50 MB are computed once.
     """
-    near = -p[0].real * (centres - halves) < drop
+    p, (centres, halves) = _line(_LINES[line])[0], _panels()
+    near = -p[0].real * (centres - halves) < _DROP
     scale = 2 * halves[near] * np.exp(p[:, None] * centres[near])
     modes = scale[..., None] * _spherical_bessel(p[:, None] * halves[near])
-    modes = modes.reshape(len(p), -1)
-    # not a matrix product: for one this small the threads of the library cost more than they gain
-    return np.einsum("hm,nm->hn", coefficients[:, near].reshape(2, -1), modes)
+    return modes.reshape(len(p), -1)
 
 
 def _spherical_bessel(z: np.ndarray) -> np.ndarray:
