@@ -99,6 +99,7 @@ def test_bound_report_largest_c2_is_attained_or_not(quantity, kappa, extra, mult
     curve = _steep(kappa, multiplicity, quantity, [1e30, 1e40])
     beta = _power_of_logarithm(curve)
     assert beta == pytest.approx(multiplicity / 2 + extra, abs=0.05)
+    assert curve.attrs["log_exponent"] == multiplicity / 2 + extra
     report = lp.bound_report(curve)
     attained = beta < (2 if quantity == "gradient_U" else 1) + 0.2
     assert report.attained is attained
@@ -117,6 +118,7 @@ def test_bound_report_of_a_head_that_does_not_read_the_steepest_directions():
 def test_bound_report_below_half_attains_the_exponent_one():
     curve = _steep(0.25, 5, "output", [1e30, 1e40])
     assert _power_of_logarithm(curve) == pytest.approx(0.0, abs=0.05)
+    assert curve.attrs["log_exponent"] == 0
     report = lp.bound_report(curve)
     assert report.attained
     assert report.c2 == report.admissible_c2 == 1.0
@@ -128,7 +130,7 @@ def test_bound_report_below_half_attains_the_exponent_one():
 )
 def test_bound_report_takes_a_c2_whose_constant_serves_longer_prompts(quantity, kappa):
     """Multiplicity 5: the c_1 of lengths to 1e12 serves to 1e40; that of the supremum does not."""
-    curve = _steep(kappa, 5, quantity, np.geomspace(2, 1e40, 25))
+    curve = _steep(kappa, 5, quantity, np.geomspace(2, 1e40, 11))
     short = curve.isel(length=curve.length.values <= 1e12)
     report = lp.bound_report(short)
     assert report.admissible_c2 is not None

@@ -1,5 +1,6 @@
 """`largeprompt curve`, `largeprompt regime`, `largeprompt length`: errors of finite prompts."""
 
+import math
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -88,9 +89,13 @@ def _print_curve(data: "xr.Dataset") -> None:
     title = f"{attrs['quantity']}, d = {attrs['dim']}, {attrs['queries']} query ({attrs['method']})"
     print_table(["L", "squared error", "error of it", "local slope"], rows, title)
     if "kappa" in attrs:
-        typer.echo(
-            f"kappa = {attrs['kappa']:.4g}, so the slope tends to -{attrs['sharp_exponent']:.4g}"
-        )
+        rate = f"L^-{attrs['sharp_exponent']:.4g}"
+        if attrs.get("log_exponent"):
+            rate += f" (ln L)^{attrs['log_exponent']:g}"
+        typer.echo(f"kappa = {attrs['kappa']:.4g}, so the error falls like {rate}")
+    if "upper_bound" in data and bool((data["upper_bound"] < math.inf).all()):
+        constant = float(data["upper_bound"][0] * data["length"][0])
+        typer.echo(f"proved for every L: the error is at most {constant:.4g} / L")
 
 
 def regime(

@@ -10,7 +10,7 @@ from .._provenance import describe, versions
 from ..attention import Head
 from ..measures import AbstractMeasure
 from ..prompts import AbstractMethod
-from .bounds import steepest_directions
+from .bounds import log_exponent, steepest_directions
 from .rates import sharp_exponent, steepness
 
 
@@ -26,6 +26,9 @@ def attributes(
         found["kappa"] = steepness(head, tokens, queries)
         found["sharp_exponent"] = sharp_exponent(found["kappa"])
         found |= steepest_directions(head, tokens, queries)
+        power = log_exponent(found)
+        if power is not None:
+            found["log_exponent"] = power
     means = [float(np.max(np.abs(np.asarray(law.mean())))) for law in (mu, nu)]
     found["centred"] = np.int32(max(means) <= 1e-12)
     proxies = [_proxy(law) for law in (mu, nu)]

@@ -18,6 +18,7 @@ bound's own power of ln L.
 """
 
 import math
+from collections.abc import Mapping
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -230,12 +231,26 @@ def _growth(curve: xr.Dataset) -> _Growth:
     quantity, kappa = curve.attrs["quantity"], float(curve.attrs["kappa"])
     if kappa < 0.5 * (1 - _SAME):
         return _NONE
-    read, critical = int(curve.attrs["kappa_read"]), kappa <= 0.5 * (1 + _SAME)
-    r = {"output": read, "gradient_V": 1, "gradient_U": 2 + read}[quantity]
-    beta = int(curve.attrs["kappa_multiplicity"]) / 2 + r - (0 if critical else 1)
+    beta = log_exponent(curve.attrs)
+    assert beta is not None  # for the type checker: the quantity has a statement
     # the average is carried by the score variance ln L / sqrt(1/4 + 1/kappa)
     c = float(curve.attrs["kappa_shift"]) / kappa / (0.25 + 1 / kappa) ** 0.25
     return _Growth(max(beta - _STATEMENTS[quantity][2], 0.0), c if c > _SAME else 0.0)
+
+
+def log_exponent(attrs: Mapping[str, Any]) -> float | None:
+    """beta of L^-theta (ln L)^beta, by the rule at the top of this file; None for quantities that
+    have none.
+    """
+    kappa, read = float(attrs["kappa"]), int(attrs["kappa_read"])
+    powers = {"output": read, "gradient_V": 1, "gradient_U": 2 + read}
+    power = powers.get(attrs.get("quantity", ""))
+    if power is None:
+        return None
+    if kappa < 0.5 * (1 - _SAME):
+        return 0.0
+    critical = kappa <= 0.5 * (1 + _SAME)
+    return int(attrs["kappa_multiplicity"]) / 2 + power - (0 if critical else 1)
 
 
 def largest_c2(curve: xr.Dataset, c1: ArrayInput) -> float:

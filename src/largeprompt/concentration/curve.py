@@ -13,6 +13,7 @@ from ..prompts.methods import as_method
 from ..prompts.quantities import as_quantity
 from ..prompts.query_averages import Values, check_dimensions
 from ._attributes import attributes
+from .explicit_bound import explicit_bound
 
 
 def concentration_curve(
@@ -34,7 +35,10 @@ def concentration_curve(
     **Returns:** a dataset over "length" with `value`, `error` (numerical error, or standard error
     where points are random) and `local_slope` = d ln value / d ln L (from neighbouring lengths
     where values are sampled; NaN where there is none: at infinity, or for a single sampled
-    length). Its attributes record the configuration; `to_netcdf` keeps all of it.
+    length). For Gaussian tokens also `upper_bound`, the average of
+    e^{u'Gu} (tr VGV' + |VGu|^2) / L over queries (infinite if kappa >= 1/2; see `explicit_bound`).
+    Its attributes record the configuration and, for Gaussian tokens and queries, kappa and the
+    exponents of the rate L^-sharp_exponent (ln L)^log_exponent; `to_netcdf` keeps all of it.
 
     >>> import jax.numpy as jnp
     >>> import largeprompt as lp
@@ -58,7 +62,7 @@ def concentration_curve(
             )
         )
     error_name = f"error of value ({method.description})"
-    return xr.Dataset(
+    found = xr.Dataset(
         {
             "value": ("length", values.value, {"long_name": quantity.name}),
             "error": ("length", values.error, {"long_name": error_name}),
@@ -67,6 +71,10 @@ def concentration_curve(
         {"length": ("length", wanted, {"long_name": "prompt length L"})},
         attributes(head, mu, nu, method, quantity=quantity.label),
     )
+    bound = explicit_bound(head, mu, nu, wanted, quantity.label)
+    if bound is not None:
+        found["upper_bound"] = ("length", bound, {"long_name": "proved upper bound"})
+    return found
 
 
 def local_slope(lengths: np.ndarray, values: Values) -> np.ndarray:

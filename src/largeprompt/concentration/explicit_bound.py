@@ -1,0 +1,73 @@
+"""An explicit bound of the error, without unknown constants, for Gaussian tokens.
+
+For tokens N(m, G), every query, every length L >= 1 and u = Uz,
+
+    E |T_L - T|^2 <= e^{u'Gu} (tr VGV' + |VGu|^2) / L.
+
+Proof. With Y_k = sum_i p_i^k the error is tr(VGV') E Y_2 + |VGu|^2 E[Y_2 - 6 Y_3 + 6 Y_2^2]. By
+Cauchy-Schwarz Y_2^2 = (sum_i p_i^{1/2} p_i^{3/2})^2 <= Y_3, so both averages are at most
+P_2 = E Y_2. As a function of the variance s = sigma^2 of the scores, P_2 starts at 1/L, and by the
+heat equation
+
+    d P_2 / ds = E sum_i d^2 Y_2 / ds_i^2 / 2 = E[Y_2 - 4 Y_3 + 3 Y_2^2] <= P_2 - P_3 <= P_2,
+
+so P_2 <= e^s / L.  QED. The constant is sharp: L times the error tends to it (delta method). In the
+other direction Y_2 >= 1/L, and given the scores the output has covariance Y_2 VRV', with
+R = G - Gu u'G/sigma^2 the covariance given a score, so that
+
+    E |T_L - T|^2 >= tr(VRV') / L + |VGu|^2 / L^2.
+
+For dT/dV the same holds with tr(G) and |Gu|^2, once for every output. The average over queries
+N(c, C) is finite if kappa = lambda_max(C^{1/2} U'GU C^{1/2}) < 1/2, where the sharp exponent is 1.
+"""
+
+import numpy as np
+
+from .._linalg import covariance_root
+from ..attention import Head
+from ..measures import AbstractMeasure, Gaussian
+
+
+def explicit_bound(
+    head: Head, mu: AbstractMeasure, nu: AbstractMeasure, lengths: np.ndarray, quantity: str
+) -> np.ndarray | None:
+    """The bound, averaged over queries of law nu, for every length; infinite if kappa >= 1/2.
+
+    None where it is not known: for dT/dU, tokens that are not Gaussian, and laws of queries that
+    are neither Gaussian nor discrete.
+    """
+    tokens, queries, atoms = mu.as_gaussian(), nu.as_gaussian(), nu.atoms()
+    if tokens is None or quantity not in ("output", "gradient_V"):
+        return None
+    U, V, G = (np.asarray(a, np.float64) for a in (head.U, head.V, tokens.covariance))
+    copies = 1
+    if quantity == "gradient_V":
+        V, copies = np.eye(len(G)), len(V)
+    score, read, trace = U.T @ G @ U, V @ G @ U, np.trace(V @ G @ V.T)
+    if queries is not None:
+        constant = _over_gaussian(score, read.T @ read, trace, queries)
+    elif atoms is not None:
+        z = np.asarray(atoms.points, np.float64)
+        weights = np.asarray(atoms.weights, np.float64)
+        with np.errstate(over="ignore"):
+            at = np.exp(np.sum(z @ score * z, -1)) * (trace + np.sum((z @ read.T) ** 2, -1))
+        constant = weights @ at / weights.sum()
+    else:
+        return None
+    return np.where(np.isinf(lengths), 0.0, copies * constant / np.minimum(lengths, 1e308))
+
+
+def _over_gaussian(M: np.ndarray, N: np.ndarray, trace: float, nu: Gaussian) -> float:
+    """E[e^{z'Mz} (trace + z'Nz)] for z = c + B xi, by completing the square."""
+    C, c = (np.asarray(a, np.float64) for a in (nu.covariance, nu.centre))
+    B = covariance_root(C)
+    values, axes = np.linalg.eigh(B.T @ M @ B)
+    room = 1 - 2 * values
+    if room.min() <= 0:
+        return np.inf
+    pull = axes.T @ B.T @ M @ c
+    mean = c + B @ axes @ (2 * pull / room)
+    spread = np.sum((B @ axes) * (N @ B @ axes) / room)
+    with np.errstate(over="ignore"):
+        mass = np.exp(c @ M @ c + 2 * np.sum(pull**2 / room) - 0.5 * np.sum(np.log(room)))
+        return float(mass * (trace + mean @ N @ mean + spread))
