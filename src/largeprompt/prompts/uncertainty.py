@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float
-from scipy.stats import chi2
+from scipy.special import gammaincinv
 
 from .. import _checks
 from .._arrays import Values, library, to_jax, to_numpy
@@ -266,5 +266,5 @@ def _radius(head: Head, differences: Values, values: Values, level: float) -> Va
     squares = values.T @ values
     scales = _deviations(squares)
     rank = (xp.linalg.eigvalsh(squares / (scales[:, None] * scales)) > _SINGULAR).sum()
-    quantiles = chi2.ppf(level, np.arange(1, head.out_dim + 1))
+    quantiles = 2 * gammaincinv(np.arange(1, head.out_dim + 1) / 2, level)  # of chi-squared laws
     return xp.asarray(np.sqrt([0.0, *quantiles]))[rank]
