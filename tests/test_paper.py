@@ -30,6 +30,7 @@ from largeprompt.reproduce.studies import (
     assumption_4_2,
     finite_length_risk,
     finite_prompts,
+    gaussian_mixtures,
     lemma_2_1,
     non_gaussian_limit,
     section_6,
@@ -152,6 +153,7 @@ BREAKS = {
     "regimes": lambda m: m.setattr(
         softmax_regimes, "participation", lambda s, L: _true_participation(s / 2, L)
     ),
+    "gaussian-mixtures": lambda m: m.setattr(gaussian_mixtures, "Gaussian", wrong_covariance(2.0)),
     "finite-length-risk": lambda m: m.setattr(
         finite_length_risk, "LinearRegression", doubled_noise
     ),

@@ -99,8 +99,18 @@ class _Block(NamedTuple):
     total: Values  # (block,) the sum of w decay,
     mean: Values  # and of w e^s decay
 
+    def u(self) -> Values:
+        """Softmax weights relative to their mean under E_t; 0 for tokens that have decayed."""
+        xp = library(self.decay)
+        ratio = self.law.growth * (self.total / self.mean)[:, None]
+        return xp.where(self.decay > 0, ratio, 0.0)
+
     def moment(self, power: int, values: Values) -> Values:
         """E_t[u^power values]."""
+        if self.law.lattice:  # scores of a wide range, whose powers leave that of float64
+            return (
+                self.law.weights * self.decay / self.total[:, None] * self.u() ** power
+            ) @ values
         weights = self.law.weights * self.law.growth**power
         scale = (self.total / self.mean) ** power / self.total  # in an order that stays in range
         found = self.decay @ (weights * values.T).T
@@ -153,6 +163,7 @@ class _Form(NamedTuple):
     at_length: Callable[[Columns, Values, Values], tuple[Values, Values]]
     largest: Callable[[Head, NoisyAtoms], Values]  # |M| / S^K is at most this, for every prompt
     width: Callable[[Head], int]  # numbers kept for each atom and node
+    entries: Callable[[Head], tuple[int, ...]]  # shape of the quantity
 
 
 class _Sums(NamedTuple):
@@ -231,9 +242,6 @@ def _window(
     # the integrand of a mean, E_t[u f] with E_0[u f] = 0, is of order 2 at small t
     low = -xp.log(ends[1]) - DROP / order
     full = math.log(_LAST) - xp.log(ends[0]) - xp.log(law.least)
-    most = nodes
-    if most is None:
-        most = 2 + int(min((full - low) / _STEP, _MOST_NODES))
 
     def log_phi(tau: Values) -> Values:
         return _decay(law, xp.exp(tau)[None] / 2)[2][2, 0]
@@ -243,16 +251,19 @@ def _window(
         rare = ends[0] * log_phi(middle) < -_RARE
         return xp.where(rare, bounds[0], middle), xp.where(rare, middle, bounds[1])
 
-    if xp is np and full <= low + _STEP * most:
-        return np.linspace(low, full, most), np.float64(-np.inf)
+    # NumPy takes as many nodes as needed, and leaves out rare prompts where errors are not tiny
+    if nodes is None and not law.lattice and full <= low + _STEP * _MOST_NODES:
+        count = 2 + int((full - low) / _STEP)
+        return np.linspace(low, full, count), np.float64(-np.inf)
     bounds = (low, full)
-    if xp is np:
+    if nodes is None:
         for i in range(10):
             bounds = bisect(i, bounds)
+        nodes = 2 + int(min((bounds[1] - low) / _STEP, _MOST_NODES))
     else:
         bounds = jax.lax.fori_loop(0, 10, bisect, bounds)
-    high = xp.minimum(full, xp.maximum(bounds[1], low + _STEP * most))
-    return xp.linspace(low, high, most), xp.where(high < full, log_phi(high), -xp.inf)
+    high = xp.minimum(full, xp.maximum(bounds[1], low + _STEP * (nodes - 1)))
+    return xp.linspace(low, high, nodes), xp.where(high < full, log_phi(high), -xp.inf)
 
 
 def _integral(form: _Form, sums: _Sums, L: Values) -> tuple[Values, Values]:
@@ -392,7 +403,7 @@ def _jacobian_sums(head: Head, law: NoisyAtoms) -> Callable[[_Block], Columns]:
         return (matrix**2).sum((-2, -1))
 
     def columns(block: _Block) -> Columns:
-        small, u = block.small[:, None, None], law.growth * (block.total / block.mean)[:, None]
+        small, u = block.small[:, None, None], block.u()
         weights = law.weights * block.decay / block.total[:, None]
         q, change = (limit * a / block.mean[:, None] for a in (block.decay, block.change))
         uq, uuq = q * u, q * u**2  # weights of E_t[u^2 .] and E_t[u^3 .]
@@ -514,15 +525,27 @@ def _largest_jacobian(head: Head, law: NoisyAtoms) -> Values:
     return 9 * _largest_output(head, law) * _square(law, identity).max()
 
 
-_MEAN = _Form(1, _mean_sums, _mean_at_length, _largest_mean, lambda head: 1)
-_MATRIX = _Form(2, _matrix_sums, _matrix_at_length, _largest_output, lambda head: 1)
-_OUTPUT = _Form(2, _output_sums, _output_at_length, _largest_output, lambda head: 1)
+_MEAN = _Form(
+    1, _mean_sums, _mean_at_length, _largest_mean, lambda head: 1, lambda head: (head.out_dim,)
+)
+_MATRIX = _Form(
+    2,
+    _matrix_sums,
+    _matrix_at_length,
+    _largest_output,
+    lambda head: 1,
+    lambda head: (head.out_dim, head.out_dim),
+)
+_OUTPUT = _Form(
+    2, _output_sums, _output_at_length, _largest_output, lambda head: 1, lambda head: ()
+)
 _JACOBIAN = _Form(
     4,
     _jacobian_sums,
     _jacobian_at_length,
     _largest_jacobian,
     lambda head: 2 * head.out_dim * head.dim,
+    lambda head: (),
 )
 
 
@@ -572,6 +595,10 @@ def _all_sums(
     nodes = _ONE_LENGTH if one_length else _nodes_for(*ends)
     if nodes * atoms * form.width(head) * len(tilts) > _BY_NUMPY:
         lattice = -(-max(sizes) // 64) * 64
+        if lattice:
+            widest = tilts[np.argmax((tilts**2).sum(-1))]
+            seen = noisy_atoms(laws[0], widest, ends[1], lattice)
+            nodes = max(nodes, len(_window(seen, ends, max(form.order, 2), None)[0]))
         law = _one_law([_padded(law) for law in laws])
         head, law, tilts, ends = to_jax((head, law, tilts, ends))
         return _compiled_sums(form, head, law, tilts, ends, nodes, lattice)
@@ -644,6 +671,9 @@ def _each(
     """The quantity, and its error, for every pair of a tilt and a length; 0 at L = infinity."""
     xp = library(L)
     finite = xp.isfinite(L)
+    if xp is np and not finite.any():
+        nothing = np.zeros((*L.shape, *form.entries(head)))
+        return Bounded(nothing, nothing)
     shortest = xp.min(L, initial=xp.inf)
     shortest = xp.where(xp.isfinite(shortest), shortest, 2.0)
     L = xp.where(finite, L, shortest)  # no infinity may reach a derivative
