@@ -1,5 +1,7 @@
 """Gaussian mixtures as token laws: exact finite-prompt averages against integrals and samples."""
 
+import itertools
+
 import jax
 import numpy as np
 import pytest
@@ -119,7 +121,7 @@ def test_concentration_curve_of_a_mixture():
 
 def test_output_error_of_a_mixture_under_jit_vmap_and_grad():
     """Against known numbers, and central differences (step 1e-5, error about 1e-9) in query, means
-    and covariances. At z = 0 no score varies: the slope is NaN, not a number that misses something.
+    and covariances; at z = 0 too, where no score varies.
     """
     means, root = np.array([[1.0, 0.2], [-0.5, 0.4]]), np.array([[0.8, 0.1], [0.2, 0.6]])
 
@@ -132,12 +134,10 @@ def test_output_error_of_a_mixture_under_jit_vmap_and_grad():
     def error(z, means, root):
         return lp.output_error(HEAD, law(means, root), z, 30.0)
 
-    at = (Z, means, root)
     gradient = jax.jit(jax.grad(error, argnums=(0, 1, 2)))
-    slopes = gradient(*at)
-    assert np.all(np.isnan(gradient(0 * Z, means, root)[0]))
     rng = np.random.default_rng(0)
-    for which, slope in enumerate(slopes):
+    for at, which in itertools.product(((Z, means, root), (0 * Z, means, root)), range(3)):
+        slope = gradient(*at)[which]
         direction = rng.normal(size=at[which].shape)
         moved = [
             [a + sign * 1e-5 * direction if i == which else a for i, a in enumerate(at)]
@@ -151,6 +151,16 @@ def test_output_error_of_a_mixture_under_jit_vmap_and_grad():
     np.testing.assert_allclose(mapped, error(queries, means, root), rtol=1e-11)
 
 
+def test_output_error_of_a_mixture_in_many_dimensions_has_no_slope_at_the_origin():
+    """NaN, not a number that misses something; the value is exact."""
+    d = 16
+    mu = lp.Mixture([1, 1], [lp.Gaussian(m * np.ones(d), np.eye(d)) for m in (0.0, 0.1)])
+    head = lp.Head(U=np.eye(d), V=np.eye(d)[:1])
+    value, slope = jax.value_and_grad(lambda z: lp.output_error(head, mu, z, 3.0))(np.zeros(d))
+    np.testing.assert_allclose(value, (1 + 0.05**2) / 3, rtol=1e-12)
+    assert np.all(np.isnan(slope))
+
+
 @pytest.mark.slow
 def test_gradient_error_of_a_mixture_under_jit():
     mu, _ = _law("singular")
@@ -162,7 +172,7 @@ def test_output_error_of_a_mixture_by_a_compiled_program(monkeypatch):
     """What is done where there are very many queries or atoms."""
     mu, _ = _law("singular")
     want = lp.output_error(HEAD, mu, Z, [3.0, 1e6])
-    monkeypatch.setattr(discrete_tokens, "_BY_NUMPY", 0)
+    monkeypatch.setattr(discrete_tokens, "_BY_NUMPY", {"atoms": 0, "mixtures": 0})
     np.testing.assert_allclose(lp.output_error(HEAD, mu, Z, [3.0, 1e6]), want, rtol=1e-11)
 
 

@@ -69,7 +69,9 @@ _EPSILON = 2.0**-52
 _ROUNDING = 2e-14  # of the sums, relative to the same sums with all terms positive
 _SAFETY = 4.0  # the identities see the errors in other proportions than the quantities do
 _BATCH = 64  # pairs of query and length that are integrated at once
-_BY_NUMPY = 2**26  # numbers beyond which a compiled program is worth its compilation
+# numbers beyond which a compiled program is worth its compilation: for atoms, and for mixtures,
+# where NumPy takes as many scores and nodes as each query needs
+_BY_NUMPY = {"atoms": 2**26, "mixtures": 2**29}
 
 ErrorOf = Literal["output", "gradient_U", "gradient_V"]
 
@@ -593,7 +595,8 @@ def _all_sums(
         for law, size in zip(laws, sizes, strict=True)
     )
     nodes = _ONE_LENGTH if one_length else _nodes_for(*ends)
-    if nodes * atoms * form.width(head) * len(tilts) > _BY_NUMPY:
+    numbers = nodes * atoms * (4 + form.width(head)) * len(tilts)
+    if numbers > _BY_NUMPY["mixtures" if max(sizes) else "atoms"]:
         lattice = -(-max(sizes) // 64) * 64
         if lattice:
             widest = tilts[np.argmax((tilts**2).sum(-1))]

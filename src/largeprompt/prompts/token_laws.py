@@ -12,6 +12,7 @@ lattice whose scores coincide.
 """
 
 import math
+from functools import lru_cache
 from typing import NamedTuple
 
 import equinox as eqx
@@ -22,7 +23,7 @@ from jaxtyping import Array
 
 from .._arrays import Values, library, to_numpy
 from .._float64 import is_traced
-from .._linalg import safe_sqrt
+from .._linalg import psd_sqrt, safe_sqrt
 from ..measures import AbstractMeasure, Empirical, Gaussian
 
 DROP = 37.0  # what has less than e^-37 of the weight is left out
@@ -197,9 +198,6 @@ def noisy_atoms(law: TokenLaw, tilt: Values, longest: Values, lattice: int) -> N
         pull = law.covariances @ tilt
         sigma = safe_sqrt(xp.maximum(pull @ tilt, 0.0))[:, None]
         positive = sigma > 0
-        if xp is jnp:
-            spread = jnp.trace(law.covariances, axis1=1, axis2=2) > 0
-            tilt = _not_differentiable(tilt, jnp.any(spread & ~positive[:, 0]))
         along = xp.where(positive, pull / xp.where(positive, sigma, 1.0), 0.0)
         noise = noise - along[:, :, None] * along[:, None, :]
         ends = fixed(_reach(sigma, longest)), -math.sqrt(2 * DROP)
@@ -208,7 +206,12 @@ def noisy_atoms(law: TokenLaw, tilt: Values, longest: Values, lattice: int) -> N
         normal = law.weights[:, None] * normal / xp.sum(normal, axis=1, keepdims=True)
         centres = law.means @ tilt
         tokens = law.means[:, None, :] + x[..., None] * along[:, None, :]
-        scores = xp.concatenate([scores, (centres[:, None] + sigma * x).ravel()])
+        of_tokens = centres[:, None] + sigma * x
+        if xp is jnp:
+            of_tokens, tokens, normal, noise = _differentiable(
+                law, tilt, sigma, (of_tokens, tokens, normal, noise)
+            )
+        scores = xp.concatenate([scores, of_tokens.ravel()])
         points = xp.concatenate([points, tokens.reshape(-1, d)])
         weights = xp.concatenate([weights, normal.ravel()])
         far = xp.sqrt(xp.sum(law.means**2, axis=1) * xp.sum(tilt**2)) + (sigma * ends[0])[:, 0]
@@ -216,7 +219,7 @@ def noisy_atoms(law: TokenLaw, tilt: Values, longest: Values, lattice: int) -> N
         step = _lattice_error(sigma, x[:, 1:2] - x[:, :1])
     present = weights > math.exp(-_ABSENT) / longest**2
     top = fixed(xp.max(xp.where(present, scores, -xp.inf)))
-    growth = xp.exp(xp.where(weights > 0, scores - top, 0.0))
+    growth = xp.exp(xp.where(weights != 0, scores - top, 0.0))
     limit = weights * growth
     from_heaviest = points - points[xp.argmax(fixed(limit))]
     centred = from_heaviest - limit @ from_heaviest / xp.sum(limit)
@@ -233,18 +236,61 @@ def noisy_atoms(law: TokenLaw, tilt: Values, longest: Values, lattice: int) -> N
     )
 
 
-@jax.custom_jvp
-def _not_differentiable(tilt: Array, where: Array) -> Array:
-    """The tilt, with derivative NaN at a tilt that no token of a Gaussian component sees.
+def _differentiable(law: TokenLaw, tilt: Array, sigma: Array, lattice: tuple) -> tuple:
+    """(scores, tokens, weights, noise) of the components, right to first order in the tilt where
+    scores do not vary.
 
-    The law of its tokens is then a lattice in a direction that says nothing about others.
+    There a lattice along one direction says nothing about the others. But all its tokens have the
+    same score, so points that integrate polynomials of degree 5 in all coordinates take its place:
+    four for the quantities and one for their derivatives. Beyond d = 15 they would be too many, and
+    derivatives there are NaN.
     """
-    return tilt
+    size, d = lattice[0].shape[1], law.dim
+    spread = jnp.trace(law.covariances, axis1=1, axis2=2)[:, None] > 0
+    flat = spread & (sigma == 0)
+    if 2 * d**2 + 1 > size:
+        return (_without_slope(lattice[0], jnp.any(flat)), *lattice[1:])
+    nodes, weights = _degree_five(d, size)
+    roots = jnp.stack([psd_sqrt(covariance) for covariance in law.covariances])
+    moved = jnp.einsum("kij,nj->kni", roots, nodes)
+    change = moved @ tilt
+    scores = (law.means @ tilt)[:, None] + (change - fixed(change))
+    tokens = law.means[:, None, :] + moved
+    values = (scores, tokens, law.weights[:, None] * weights, jnp.zeros_like(law.covariances))
+    return tuple(
+        jnp.where(flat.reshape(-1, *[1] * (old.ndim - 1)), new, old)
+        for new, old in zip(values, lattice, strict=True)
+    )
 
 
-@_not_differentiable.defjvp
-def _not_differentiable_jvp(primals: tuple, tangents: tuple) -> tuple:
+@jax.custom_jvp
+def _without_slope(scores: Array, where: Array) -> Array:
+    """The scores, with derivative NaN where they do not vary and no rule is at hand."""
+    return scores
+
+
+@_without_slope.defjvp
+def _without_slope_jvp(primals: tuple, tangents: tuple) -> tuple:
     return primals[0], jnp.where(primals[1], jnp.nan, 1.0) * tangents[0]
+
+
+@lru_cache(maxsize=16)
+def _degree_five(d: int, size: int) -> tuple[np.ndarray, np.ndarray]:
+    """Nodes and weights for the standard normal law in d dimensions, exact to degree 5, with nodes
+    of no weight up to a given number.
+    """
+    axes = np.eye(d)
+    pairs = [
+        a * axes[i] + b * axes[j]
+        for i in range(d)
+        for j in range(i)
+        for a in (1, -1)
+        for b in (1, -1)
+    ]
+    nodes = np.concatenate([np.zeros((1, d)), axes, -axes, np.reshape(pairs, (-1, d))])
+    weights = [1 + (d**2 - 7 * d) / 18] + [(4 - d) / 18] * (2 * d) + [1 / 36] * len(pairs)
+    missing = size - len(nodes)
+    return np.pad(math.sqrt(3) * nodes, ((0, missing), (0, 0))), np.pad(weights, (0, missing))
 
 
 def _lattice_error(sigma: Values, step: Values) -> Values:
