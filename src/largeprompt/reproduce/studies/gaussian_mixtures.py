@@ -389,7 +389,7 @@ def examine(data: xr.Dataset) -> list[Check]:
             "accuracy",
         ),
         at_most(
-            "exact excess risks against samples, in standard errors", away.max(), 5, "accuracy"
+            "exact excess risks against samples, in standard errors", away.max(), 5.0, "accuracy"
         ),
         at_most(
             "largest relative standard error of the samples",
