@@ -167,6 +167,7 @@ _true_participation = softmax_regimes.participation
 SMALLER = {
     "proposition-3.1": {"lengths": np.geomspace(2, 1e12, 6).tolist(), "scales": [1.0, 2.0]},
     "proposition-3.4": {"lengths": np.geomspace(2, 1e12, 6).tolist(), "scales": [1.0, 2.0]},
+    "gaussian-mixtures": {"nodes": 3, "thousands": [1, 1, 1]},
     "theorem-4.3": {"covariances": STUDIES["theorem-4.3"].quick["covariances"][:1]},
     "theorem-5.1": {
         "covariances": STUDIES["theorem-5.1"].quick["covariances"][-1:],
