@@ -34,6 +34,7 @@ SECTIONS = {
     "sampling": Section("Sampling prompts", "prompts"),
     "average_curve": Section("Error averaged over queries", "concentration"),
     "discrete_law": Section("Law of 20,000 tokens", "discrete"),
+    "gaussian_mixture": Section("Gaussian mixtures", "mixtures"),
     "flow": Section("Gradient flow", "descent"),
     "sgd_step": Section("One SGD step", "descent"),
     "whole_experiment": Section("The published experiment", "descent"),

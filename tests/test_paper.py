@@ -30,6 +30,7 @@ from largeprompt.reproduce.studies import (
     assumption_4_2,
     finite_length_risk,
     finite_prompts,
+    gaussian_mixtures,
     lemma_2_1,
     non_gaussian_limit,
     section_6,
@@ -152,6 +153,7 @@ BREAKS = {
     "regimes": lambda m: m.setattr(
         softmax_regimes, "participation", lambda s, L: _true_participation(s / 2, L)
     ),
+    "gaussian-mixtures": lambda m: m.setattr(gaussian_mixtures, "Gaussian", wrong_covariance(2.0)),
     "finite-length-risk": lambda m: m.setattr(
         finite_length_risk, "LinearRegression", doubled_noise
     ),
@@ -165,6 +167,7 @@ _true_participation = softmax_regimes.participation
 SMALLER = {
     "proposition-3.1": {"lengths": np.geomspace(2, 1e12, 6).tolist(), "scales": [1.0, 2.0]},
     "proposition-3.4": {"lengths": np.geomspace(2, 1e12, 6).tolist(), "scales": [1.0, 2.0]},
+    "gaussian-mixtures": {"nodes": 3, "thousands": [1, 1, 1]},
     "theorem-4.3": {"covariances": STUDIES["theorem-4.3"].quick["covariances"][:1]},
     "theorem-5.1": {
         "covariances": STUDIES["theorem-5.1"].quick["covariances"][-1:],

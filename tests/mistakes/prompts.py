@@ -7,6 +7,8 @@ import largeprompt as lp
 
 from .things import EYE, GAUSSIAN, HEAD, KEY, PROMPT
 
+MIXTURE = lp.Mixture([1, 1], [GAUSSIAN, lp.Gaussian([1.0, 0.0], EYE)])
+
 MISTAKES = {
     "length below one": (lambda: lp.output_error(HEAD, GAUSSIAN, [1, 0], 0.5), "L must be >= 1"),
     "length beyond 1e100": (
@@ -27,6 +29,26 @@ MISTAKES = {
     "no closed form for the gradient": (
         lambda: lp.gradient_error(HEAD, lp.Sphere(2, 1.0), [1, 0], 5),
         r"pass method=lp.QuasiMonteCarlo\(key\)",
+    ),
+    "mixture at length below one": (
+        lambda: lp.output_error(HEAD, MIXTURE, [1, 0], 0.5),
+        "L must be >= 1",
+    ),
+    "mixture in another dimension": (
+        lambda: lp.output_error(lp.Head([[1.0]], [[1.0]]), MIXTURE, [1.0], 5),
+        "head and measure must have the same dimension",
+    ),
+    "mixture with a component that is not exact": (
+        lambda: lp.output_error(HEAD, lp.Mixture([1, 1], [GAUSSIAN, lp.Uniform(2)]), [1, 0], 5),
+        "Exact.. serves mixtures of Gaussians and of finitely many atoms",
+    ),
+    "scores of a mixture too wide": (
+        lambda: lp.output_error(lp.Head(U=300 * EYE, V=EYE), MIXTURE, [1, 0], 5),
+        "relative error of the Laplace integral must be at most",
+    ),
+    "a function of the output of a mixture": (
+        lambda: lp.expect(lambda output: output.max(), HEAD, MIXTURE, [1, 0], 5),
+        "only MonteCarlo averages this quantity",
     ),
     "sigma negative": (lambda: lp.participation(-1.0, 5), "sigma must be finite and >= 0"),
     "sigma NaN": (lambda: lp.participation(np.nan, 5), "sigma must be finite and >= 0"),

@@ -44,7 +44,7 @@ QUANTITIES = {
     "user's": lambda output: jnp.max(output),
 }
 PLACES = {"query": np.array([0.8, -0.6]), "law": lp.Empirical([[0.8, -0.6], [-0.2, 1.0]])}
-EXACT_TOKENS = ("Gaussian", "Dirac", "Empirical", "Rademacher", "documented Die")
+EXACT_TOKENS = ("Gaussian", "Dirac", "Empirical", "Rademacher", "Mixture", "documented Die")
 
 
 class Every(lp.AbstractQuantity):

@@ -33,6 +33,7 @@ from .query_averages import (
     check_dimensions,
     represented_at,
 )
+from .token_laws import token_law
 
 Summary = Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]  # replicates -> value, error
 _FIRST_CHECK = 128  # replicates before the first check of the error; then at every doubling
@@ -88,9 +89,9 @@ class AbstractMethod(eqx.Module):
 class Exact(AbstractMethod):
     """Closed forms, Laplace integrals and convergent quadrature over queries; no random numbers.
 
-    Serves Gaussian tokens and tokens with finitely many atoms, at given queries and over Gaussian,
-    discrete and low-dimensional laws of queries. At L = infinity it serves every measure at given
-    queries. Computes in float64.
+    Serves Gaussian tokens, tokens with finitely many atoms and mixtures of them, at given queries
+    and over discrete and low-dimensional laws of queries, and Gaussian tokens over Gaussian queries
+    too. At L = infinity it serves every measure at given queries. Computes in float64.
     """
 
     @in_float64
@@ -164,7 +165,7 @@ class QuasiMonteCarlo(AbstractMethod):
     ) -> Estimate:
         if isinstance(z, AbstractMeasure):
             return _over_queries(self, self.scrambling, quantity, head, mu, z, L)
-        if mu.as_gaussian() is not None or mu.atoms() is not None:
+        if mu.as_gaussian() is not None or token_law(mu) is not None:
             return Estimate(*_at_queries(quantity, head, mu, z, L), self)
         return Estimate(*represented_at(quantity, head, mu, z, L, self.scrambling), self)
 
@@ -366,11 +367,14 @@ def _at_queries(
     quantity: AbstractQuantity, head: Head, mu: AbstractMeasure, z: ArrayInput, L: ArrayInput
 ) -> Bounded:
     """The exact average at given queries."""
-    normal, atoms = mu.as_gaussian(), None
-    found = None if normal is None else quantity.gaussian(head, normal, z, L)
-    if normal is None:
-        atoms = mu.atoms()
-        found = None if atoms is None else quantity.discrete(head, atoms, z, L)
+    normal, atoms, found = mu.as_gaussian(), None, None
+    is_mixture = False
+    if normal is not None:
+        found = quantity.gaussian(head, normal, z, L)
+    elif (atoms := mu.atoms()) is not None:
+        found = quantity.discrete(head, atoms, z, L)
+    elif is_mixture := token_law(mu) is not None:
+        found = quantity.mixture(head, mu, z, L)
     if found is not None:
         return found
     lengths = length_array(L)
@@ -381,11 +385,11 @@ def _at_queries(
         shape = (*common_shape(batch, np.shape(lengths)), *entries)
         value = jnp.broadcast_to(value.reshape((*batch, *entries)), shape)
         return Bounded(value, 4e-16 * jnp.abs(value))
-    if normal is not None or atoms is not None:
+    if normal is not None or atoms is not None or is_mixture:
         raise sampled_only(quantity)
     raise ValueError(
         _checks.message(
-            "Exact() serves Gaussian tokens and tokens with finitely many atoms, or L = infinity",
+            "Exact() serves mixtures of Gaussians and of finitely many atoms, or L = infinity",
             f"{quantity.name} of {type(mu).__name__} tokens at finite L",
             "pass method=lp.QuasiMonteCarlo(key) or lp.MonteCarlo(key)",
         )

@@ -1,10 +1,10 @@
 """How lengths combine with a batch of queries."""
 
+import math
 from typing import NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int
 
 from .. import _checks
 from .._arrays import Values, to_numpy
@@ -17,22 +17,30 @@ from ..measures import AbstractMeasure
 
 
 class Pairs(NamedTuple):
-    """Pairs of a query and a length: entry i has queries[which[i]] and length L[i]."""
+    """Pairs of a query and a length: entry i has queries[which[i]] and length L[i].
 
-    queries: Float[Array, "q d"]
-    tilts: Float[Array, "q d"]  # U z
-    which: Int[Array, "*shape"]
-    L: Float[Array, "*shape"]
+    In NumPy and float64 if the numbers are known.
+    """
+
+    queries: Values  # (q, d)
+    tilts: Values  # (q, d) U z
+    which: np.ndarray  # (*shape)
+    L: Values  # (*shape)
 
 
 def indexed_pairs(head: Head, measure: AbstractMeasure, z: ArrayInput, L: ArrayInput) -> Pairs:
     """The batch of z broadcast against the shape of L, each query once."""
-    L = jnp.asarray(length_array(L))
+    L = length_array(L)
     queries, batch = queries_of(head, measure, z)
-    tilts = tilts_of(head, measure, queries)
-    shape = common_shape(batch, L.shape)
-    index = np.broadcast_to(np.arange(len(queries)).reshape(batch), shape)
-    return Pairs(queries, tilts, jnp.asarray(index), jnp.broadcast_to(L, shape))
+    shape = common_shape(batch, np.shape(L))
+    index = np.broadcast_to(np.arange(math.prod(batch)).reshape(batch), shape)
+    xp = jnp if is_traced(head, measure, queries, L) else np
+    if xp is np:
+        queries, U = to_numpy((queries, head.U))
+        tilts = queries @ U.T
+    else:
+        tilts = tilts_of(head, measure, queries)
+    return Pairs(queries, tilts, index, xp.broadcast_to(xp.asarray(L), shape))
 
 
 def pairs(

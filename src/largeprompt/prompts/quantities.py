@@ -70,9 +70,15 @@ class AbstractQuantity(eqx.Module):
         """Average at given queries for Gaussian tokens, or None where no formula is known."""
         return None
 
+    def mixture(
+        self, head: Head, mu: AbstractMeasure, z: ArrayInput, L: ArrayInput
+    ) -> Bounded | None:
+        """Average at given queries for tokens of a mixture of Gaussians and atoms, or None."""
+        return None
+
     def discrete(self, head: Head, mu: Empirical, z: ArrayInput, L: ArrayInput) -> Bounded | None:
         """Average at given queries for tokens drawn from atoms, or None."""
-        return None
+        return self.mixture(head, mu, z, L)
 
     def decomposition(self, head: Head, mu: Gaussian) -> gaussian_averages.Decomposition | None:
         """Average for Gaussian tokens as features of the query, or None."""
@@ -82,18 +88,22 @@ class AbstractQuantity(eqx.Module):
         self,
         head: Head,
         mu: AbstractMeasure,
-        laws: Sequence[Empirical],
+        laws: Sequence[AbstractMeasure],
         z: np.ndarray,
         longest: float,
     ) -> Callable[[np.ndarray], Bounded]:
         """Averages at queries z of shape (q, d) as a function of lengths up to `longest`, with
         values of shape (q, lengths, ...).
 
-        `laws` holds atoms for the tokens of law mu: one law, or one for each query.
+        `laws` holds mixtures of Gaussians and atoms for the tokens of law mu: one law, or one for
+        each query.
         """
 
-        def average(head: Head, law: Empirical, z: ArrayInput, L: ArrayInput) -> Bounded:
-            found = self.discrete(head, law, z, L)
+        def average(head: Head, law: AbstractMeasure, z: ArrayInput, L: ArrayInput) -> Bounded:
+            atoms = law.atoms()
+            found = (
+                self.mixture(head, law, z, L) if atoms is None else self.discrete(head, atoms, z, L)
+            )
             if found is None:
                 raise sampled_only(self)
             return found
@@ -143,7 +153,7 @@ class Output(_AbstractOfOutput):
     def gaussian(self, head: Head, mu: Gaussian, z: ArrayInput, L: ArrayInput) -> Bounded:
         return gaussian_tokens.mean(head, mu, z, L)
 
-    def discrete(self, head: Head, mu: Empirical, z: ArrayInput, L: ArrayInput) -> Bounded:
+    def mixture(self, head: Head, mu: AbstractMeasure, z: ArrayInput, L: ArrayInput) -> Bounded:
         return discrete_tokens.mean(head, mu, z, L)
 
     def decomposition(self, head: Head, mu: Gaussian) -> gaussian_averages.Decomposition:
@@ -171,7 +181,7 @@ class SecondMoment(_AbstractOfOutput):
     def gaussian(self, head: Head, mu: Gaussian, z: ArrayInput, L: ArrayInput) -> Bounded:
         return gaussian_tokens.second_moment(head, mu, z, L)
 
-    def discrete(self, head: Head, mu: Empirical, z: ArrayInput, L: ArrayInput) -> Bounded:
+    def mixture(self, head: Head, mu: AbstractMeasure, z: ArrayInput, L: ArrayInput) -> Bounded:
         return discrete_tokens.second_moment(head, mu, z, L)
 
     def decomposition(self, head: Head, mu: Gaussian) -> gaussian_averages.Decomposition:
@@ -220,7 +230,7 @@ class OutputError(_AbstractOfOutput):
         shift = gaussian_tokens.mean_shift(head, mu, z, L)
         return _to_linear(own, shift, _gap(head, mu, z, L))
 
-    def discrete(self, head: Head, mu: Empirical, z: ArrayInput, L: ArrayInput) -> Bounded:
+    def mixture(self, head: Head, mu: AbstractMeasure, z: ArrayInput, L: ArrayInput) -> Bounded:
         own = discrete_tokens.output_error(head, mu, z, L)
         if self.to == "limit":
             return own
@@ -236,7 +246,7 @@ class OutputError(_AbstractOfOutput):
         self,
         head: Head,
         mu: AbstractMeasure,
-        laws: Sequence[Empirical],
+        laws: Sequence[AbstractMeasure],
         z: np.ndarray,
         longest: float,
     ) -> Callable[[np.ndarray], Bounded]:
@@ -301,7 +311,7 @@ class GradientError(AbstractQuantity):
             return gaussian_tokens.gradient_error_U(head, mu, z, L)
         return gaussian_tokens.gradient_error_V(head, mu, z, L)
 
-    def discrete(self, head: Head, mu: Empirical, z: ArrayInput, L: ArrayInput) -> Bounded:
+    def mixture(self, head: Head, mu: AbstractMeasure, z: ArrayInput, L: ArrayInput) -> Bounded:
         if self.matrix == "U":
             return discrete_tokens.gradient_error_U(head, mu, z, L)
         return discrete_tokens.gradient_error_V(head, mu, z, L)
@@ -315,7 +325,7 @@ class GradientError(AbstractQuantity):
         self,
         head: Head,
         mu: AbstractMeasure,
-        laws: Sequence[Empirical],
+        laws: Sequence[AbstractMeasure],
         z: np.ndarray,
         longest: float,
     ) -> Callable[[np.ndarray], Bounded]:
@@ -352,9 +362,9 @@ class FunctionOfOutput(_AbstractOfOutput):
 
 
 def _at_each_query(
-    average: Callable[[Head, Empirical, ArrayInput, ArrayInput], Bounded],
+    average: Callable[[Head, AbstractMeasure, ArrayInput, ArrayInput], Bounded],
     head: Head,
-    laws: Sequence[Empirical],
+    laws: Sequence[AbstractMeasure],
     z: np.ndarray,
     lengths: np.ndarray,
 ) -> Bounded:

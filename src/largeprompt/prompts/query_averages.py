@@ -1,12 +1,12 @@
 """Averages over prompts and over queries of a law, as functions of the prompt length.
 
-Gaussian tokens: an integral over the variance of the scores. Tokens with finitely many atoms: the
-Laplace integral, query by query, its sums over atoms computed once for all lengths. Other tokens:
-the same for points that represent them.
+Gaussian tokens: an integral over the variance of the scores. Tokens with finitely many atoms, and
+mixtures of Gaussians and atoms: the Laplace integral, query by query, its sums over atoms computed
+once for all lengths. Other tokens: the same for points that represent them.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import jax
@@ -27,6 +27,7 @@ from .quantities import AbstractQuantity, sampled_only
 from .quasi import Scrambling, needed, representative, scrambled, tail_of
 from .query_rules import averages
 from .tails import HEAVY, tail_index
+from .token_laws import token_law
 
 _TOKENS = 2**10  # points that represent a law that is neither Gaussian nor discrete
 _AT_A_QUERY = 2**12  # the same, where one query is asked for
@@ -235,11 +236,11 @@ def _check_tail(terms: np.ndarray, lengths: np.ndarray) -> None:
 
 
 class _Pairing(NamedTuple):
-    """Queries, and the laws of the tokens: one law, or one that represents it at each query."""
+    """Queries, and the laws of the tokens: one law, or points that represent it at each query."""
 
     queries: Empirical
-    laws: list[Empirical]
-    represented: bool
+    laws: Sequence[AbstractMeasure]
+    representatives: list[Empirical]  # none where the laws are exact
 
 
 class _Pairings(NamedTuple):
@@ -304,10 +305,10 @@ def _terms(
     weights = weights / weights.sum()
     laws = pairing.laws
     pointwise = quantity.along_length(head, mu, laws, z, longest)
-    tails = []
-    if pairing.represented:
+    tails, points = [], pairing.representatives
+    if points:
         tilts = z @ np.asarray(head.U).T
-        tails = [tail_of(mu, law, tilt) for law, tilt in zip(laws, tilts, strict=True)]
+        tails = [tail_of(mu, law, tilt) for law, tilt in zip(points, tilts, strict=True)]
 
     def terms(lengths: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         value, error = pointwise(np.concatenate([lengths, [1.0, np.inf]]))
@@ -330,6 +331,8 @@ def _tokens_and_queries(
     representatives.
     """
     tokens = mu.atoms()
+    if tokens is None and token_law(mu) is not None:
+        tokens = mu
     queries, coarse = nu.atoms(), None
     if queries is None or queries.n > _MOST_QUERIES:
         queries, coarse = nu.quadrature(), nu.quadrature(-1)
@@ -343,8 +346,8 @@ def _tokens_and_queries(
     those = [queries] if queries is not None else _random_queries(nu, for_queries)
     if tokens is not None:
         return _Pairings(
-            [_Pairing(points, [tokens], False) for points in those],
-            None if coarse is None else _Pairing(coarse, [tokens], False),
+            [_Pairing(points, [tokens], []) for points in those],
+            None if coarse is None else _Pairing(coarse, [tokens], []),
             random,
         )
     assert for_tokens is not None  # checked above
@@ -353,7 +356,7 @@ def _tokens_and_queries(
     def represented(points: Empirical, key: jax.Array) -> _Pairing:
         tilts = np.asarray(points.points @ head.U.T)
         laws = [representative(key, mu, exponent, tilt) for tilt in tilts]
-        return _Pairing(points, laws, True)
+        return _Pairing(points, laws, laws)
 
     those = those * len(keys) if len(those) == 1 else those
     return _Pairings(
@@ -415,7 +418,8 @@ def represented_at(
         longest = longest_finite(wanted)
         found = []
         for key in keys:
-            pairing = _Pairing(one, [representative(key, mu, exponent, tilt)], True)
+            points = [representative(key, mu, exponent, tilt)]
+            pairing = _Pairing(one, points, points)
             terms, _, missed = _terms(quantity, head, mu, pairing, longest)(wanted[at])
             found.append((terms[0], missed))
         values = np.stack([terms for terms, _ in found])

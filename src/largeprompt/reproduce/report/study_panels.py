@@ -142,6 +142,39 @@ def _regimes(data: xr.Dataset) -> list[Panel]:
     return panels
 
 
+def _gaussian_mixtures(data: xr.Dataset) -> list[Panel]:
+    L, some = data["length"].values, data["sampled_length"].values
+    drawn = data.sel(model="two heads")
+    denoisers = [
+        Series(r"one head, $\gamma=\xi$", L, data["one_head"].values, 0),
+        Series(r"linear attention, $\gamma=\xi$", L, data["linear"].values, 1),
+        Series(
+            r"two heads, $\gamma<\xi$ (sampled)",
+            some,
+            drawn["sampled"].values,
+            2,
+            "points",
+            drawn["sampled_error"].values,
+        ),
+    ]
+    strength = data["strength"].values
+    orders = [
+        Series(f"$L={n}$", strength, row, i)
+        for i, (n, row) in enumerate(zip(some, data["order"].values.T, strict=True))
+    ]
+    orders.append(Series("limit", strength, data["order_limit"].values, 6, "dashed"))
+    linear = np.full(L.shape, float(data["label_linear"]))
+    labels = [
+        Series("softmax", L, data["label_excess"].values, 0),
+        Series("linear attention, $L=\\infty$", L, linear, 1, "dotted"),
+    ]
+    return [
+        Panel(denoisers, LENGTH, "excess risk", title="denoisers"),
+        Panel(orders, r"$\lambda$", "$E\\,u^2$", False, False, "iterated denoiser"),
+        Panel(labels, LENGTH, "excess risk", title="labels in context"),
+    ]
+
+
 def _depth(data: xr.Dataset) -> list[Panel]:
     L = data["length"].values
     series = []
@@ -216,6 +249,7 @@ PANELS: dict[str, Callable[[xr.Dataset], list[Panel]]] = {
     "assumption-3.3": _assumption_3_3,
     "assumption-4.2": _assumption_4_2,
     "regimes": _regimes,
+    "gaussian-mixtures": _gaussian_mixtures,
     "depth": _depth,
     "finite-length-risk": _finite_length_risk,
     "theorem-4.3": _theorem_4_3,
