@@ -37,6 +37,7 @@ UNCHECKED = {
     "icl.regression_risk",
     "participation._laplace",
     "participation.exponential",
+    "participation.pair_table",
 }
 
 

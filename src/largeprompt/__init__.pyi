@@ -10,6 +10,7 @@ from . import reproduce as reproduce
 from . import sweep as sweep
 from .attention import Head as Head
 from .attention import Layer as Layer
+from .attention import MultiHead as MultiHead
 from .attention import attend as attend
 from .attention import attend_jacobians as attend_jacobians
 from .attention import attend_linear as attend_linear

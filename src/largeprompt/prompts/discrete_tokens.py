@@ -37,7 +37,7 @@ from .. import _checks
 from .._float64 import in_float64, is_traced
 from .._lengths import length_vector
 from .._typing import ArrayInput
-from ..attention import Head, attend
+from ..attention import AbstractHead, Head, attend
 from ..attention.softmax import queries_of, tilts_of
 from ..measures import Empirical
 from .gaussian_tokens import Bounded
@@ -154,11 +154,11 @@ class _Form(NamedTuple):
 
     order: int
     # of one query: the function from a block of nodes to the sums needed there
-    sums: Callable[[Head, Empirical, _Law], Callable[[_Block], Columns]]
+    sums: Callable[[AbstractHead, Empirical, _Law], Callable[[_Block], Columns]]
     # (sums, E_t u^2, 1/L) -> E_t[M] / (L E_t e^s)^K, and the same with all terms positive
     at_length: Callable[[Columns, Array, Array], tuple[Array, Array]]
-    largest: Callable[[Head, _Law], Array]  # |M| / S^K is at most this, for every prompt
-    width: Callable[[Head], int]  # numbers kept for each atom and node
+    largest: Callable[[AbstractHead, _Law], Array]  # |M| / S^K is at most this, for every prompt
+    width: Callable[[AbstractHead], int]  # numbers kept for each atom and node
 
 
 class _Sums(NamedTuple):
@@ -177,7 +177,12 @@ class _Sums(NamedTuple):
 
 
 def _one_token_sums(
-    form: _Form, head: Head, atoms: Empirical, tilt: Array, ends: tuple[Array, Array], nodes: int
+    form: _Form,
+    head: AbstractHead,
+    atoms: Empirical,
+    tilt: Array,
+    ends: tuple[Array, Array],
+    nodes: int,
 ) -> _Sums:
     """The sums of one query, on nodes for lengths from ends[0] to ends[1]."""
     law = _law(atoms, tilt)
@@ -280,20 +285,20 @@ def _power_of_total(moments: Float[Array, "powers nodes"], inverse: Array) -> Ar
             return inverse**3 * u4 + inverse**2 * b * two + 6 * inverse * c * u2 + four
 
 
-def _mean_sums(head: Head, atoms: Empirical, law: _Law) -> Callable[[_Block], Columns]:
+def _mean_sums(head: AbstractHead, atoms: Empirical, law: _Law) -> Callable[[_Block], Columns]:
     """E_t[u V b], b = x - x_inf."""
     values = law.centred @ head.V.T
     return lambda block: (block.shift(values),)
 
 
-def _matrix_sums(head: Head, atoms: Empirical, law: _Law) -> Callable[[_Block], Columns]:
+def _matrix_sums(head: AbstractHead, atoms: Empirical, law: _Law) -> Callable[[_Block], Columns]:
     """E_t[u V b] and E_t[u^2 V b b' V']."""
     values, m = law.centred @ head.V.T, head.out_dim
     squares = (values[:, :, None] * values[:, None, :]).reshape(atoms.n, m * m)
     return lambda block: (block.shift(values), block.moment(2, squares).reshape(-1, m, m))
 
 
-def _output_sums(head: Head, atoms: Empirical, law: _Law) -> Callable[[_Block], Columns]:
+def _output_sums(head: AbstractHead, atoms: Empirical, law: _Law) -> Callable[[_Block], Columns]:
     """|E_t[u V b]|^2 and E_t |u V b|^2."""
     values = law.centred @ head.V.T
     squares = jnp.sum(values**2, axis=1)
@@ -316,7 +321,7 @@ def _output_at_length(columns: Columns, u2: Array, inverse: Array) -> tuple[Arra
     return value, value
 
 
-def _jacobian_sums(head: Head, atoms: Empirical, law: _Law) -> Callable[[_Block], Columns]:
+def _jacobian_sums(head: AbstractHead, atoms: Empirical, law: _Law) -> Callable[[_Block], Columns]:
     """The parts of E_t |V M|^2, M = S^2 (Cov_p - C_inf).
 
     M = (1/2) sum_ij u_i u_j ((x_i - x_j)(x_i - x_j)' - 2 C_inf) is a U-statistic of the L tokens, a
@@ -412,16 +417,16 @@ def _jacobian_at_length(columns: Columns, u2: Array, inverse: Array) -> tuple[Ar
     return total(values, -1), total(terms, 1)
 
 
-def _largest_output(head: Head, law: _Law) -> Float[Array, ""]:
+def _largest_output(head: AbstractHead, law: _Law) -> Float[Array, ""]:
     """Largest |V b|^2 of an atom: T_L - T_inf is a mean of V b."""
     return jnp.max(jnp.sum((law.centred @ head.V.T) ** 2, axis=1))
 
 
-def _largest_mean(head: Head, law: _Law) -> Float[Array, ""]:
+def _largest_mean(head: AbstractHead, law: _Law) -> Float[Array, ""]:
     return jnp.sqrt(_largest_output(head, law))
 
 
-def _largest_jacobian(head: Head, law: _Law) -> Float[Array, ""]:
+def _largest_jacobian(head: AbstractHead, law: _Law) -> Float[Array, ""]:
     """|V Cov_p - V Cov_inf| is at most 3 max |V b| max |b|."""
     return 9 * _largest_output(head, law) * jnp.max(jnp.sum(law.centred**2, axis=1))
 
@@ -441,7 +446,7 @@ _JACOBIAN = _Form(
 @eqx.filter_jit
 def _all_sums(
     form: _Form,
-    head: Head,
+    head: AbstractHead,
     atoms: Empirical,
     tilts: Float[Array, "queries d"],
     ends: tuple[Array, Array],
@@ -488,7 +493,7 @@ def _certified(value: Any, error: Array | np.ndarray) -> Any:
 
 def _each(
     form: _Form,
-    head: Head,
+    head: AbstractHead,
     atoms: Empirical,
     tilts: Float[Array, "queries d"],
     index: Int[Array, "*shape"],
@@ -536,20 +541,20 @@ def _nodes_for(shortest: Array | float, longest: Array | float) -> int:
     return _MANY_LENGTHS + 256 * max(0, math.ceil(beyond))
 
 
-def mean(head: Head, atoms: Empirical, z: ArrayInput, L: ArrayInput) -> Bounded:
+def mean(head: AbstractHead, atoms: Empirical, z: ArrayInput, L: ArrayInput) -> Bounded:
     """E T_L."""
     _, tilts, index, L = indexed_pairs(head, atoms, z, L)
     limit, shift = _limit_and_shift(head, atoms, tilts, index, L)
     return Bounded(limit + shift.value, shift.error + _EPSILON * jnp.abs(limit))
 
 
-def mean_shift(head: Head, atoms: Empirical, z: ArrayInput, L: ArrayInput) -> Bounded:
+def mean_shift(head: AbstractHead, atoms: Empirical, z: ArrayInput, L: ArrayInput) -> Bounded:
     """E T_L - T."""
     _, tilts, index, L = indexed_pairs(head, atoms, z, L)
     return _each(_MEAN, head, atoms, tilts, index, L)
 
 
-def second_moment(head: Head, atoms: Empirical, z: ArrayInput, L: ArrayInput) -> Bounded:
+def second_moment(head: AbstractHead, atoms: Empirical, z: ArrayInput, L: ArrayInput) -> Bounded:
     """E T_L T_L'."""
     _, tilts, index, L = indexed_pairs(head, atoms, z, L)
     limit, shift = _limit_and_shift(head, atoms, tilts, index, L)
@@ -566,19 +571,19 @@ def second_moment(head: Head, atoms: Empirical, z: ArrayInput, L: ArrayInput) ->
 
 
 def _limit_and_shift(
-    head: Head, atoms: Empirical, tilts: Array, index: Array, L: Array
+    head: AbstractHead, atoms: Empirical, tilts: Array, index: Array, L: Array
 ) -> tuple[Array, Bounded]:
     limit = attend(Head(U=jnp.eye(head.dim), V=head.V), atoms, tilts)[index]
     return limit, _each(_MEAN, head, atoms, tilts, index, L)
 
 
-def output_error(head: Head, atoms: Empirical, z: ArrayInput, L: ArrayInput) -> Bounded:
+def output_error(head: AbstractHead, atoms: Empirical, z: ArrayInput, L: ArrayInput) -> Bounded:
     """E |T_L - T|^2."""
     _, tilts, index, L = indexed_pairs(head, atoms, z, L)
     return _each(_OUTPUT, head, atoms, tilts, index, L)
 
 
-def gradient_error_U(head: Head, atoms: Empirical, z: ArrayInput, L: ArrayInput) -> Bounded:
+def gradient_error_U(head: AbstractHead, atoms: Empirical, z: ArrayInput, L: ArrayInput) -> Bounded:
     """E |dT_L/dU - dT/dU|^2."""
     queries, tilts, index, L = indexed_pairs(head, atoms, z, L)
     found = _each(_JACOBIAN, head, atoms, tilts, index, L)
@@ -586,7 +591,7 @@ def gradient_error_U(head: Head, atoms: Empirical, z: ArrayInput, L: ArrayInput)
     return Bounded(square * found.value, square * found.error)
 
 
-def gradient_error_V(head: Head, atoms: Empirical, z: ArrayInput, L: ArrayInput) -> Bounded:
+def gradient_error_V(head: AbstractHead, atoms: Empirical, z: ArrayInput, L: ArrayInput) -> Bounded:
     """E |dT_L/dV - dT/dV|^2: m times the squared error of the mean token."""
     found = output_error(head.reading_tokens(), atoms, z, L)
     return Bounded(head.out_dim * found.value, head.out_dim * found.error)
@@ -642,7 +647,7 @@ class ErrorTable(eqx.Module):
 
 @in_float64
 def error_table(
-    head: Head,
+    head: AbstractHead,
     laws: Sequence[Empirical],
     z: ArrayInput,
     of: ErrorOf = "output",
