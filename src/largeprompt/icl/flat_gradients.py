@@ -10,7 +10,8 @@ import numpy as np
 from jaxtyping import Array
 
 from .._arrays import flattened, restorer
-from .params import AbstractParams
+from .coordinates import Coordinates
+from .params import AbstractParams, blocks_of
 from .risks import RiskFunction, by_numpy
 
 
@@ -32,6 +33,17 @@ def flat_value_and_gradient(
         return float(value), flattened(gradient)
 
     return evaluate
+
+
+def coordinates_for(function: RiskFunction, params: AbstractParams) -> Coordinates | None:
+    """Coordinates for an implicit solver: those the function knows to be invariant, or the
+    straight ones of the parameters.
+    """
+    invariant = getattr(function, "invariant_coordinates", None)
+    blocks = blocks_of(params)
+    if invariant is not None and blocks is not None and by_numpy(function, params) is not None:
+        return invariant(np.stack([np.asarray(block.A) for block in blocks]))
+    return params.straight_coordinates()
 
 
 @eqx.filter_jit
