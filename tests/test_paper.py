@@ -31,6 +31,7 @@ from largeprompt.reproduce.studies import (
     finite_length_risk,
     finite_prompts,
     lemma_2_1,
+    many_heads,
     non_gaussian_limit,
     section_6,
     softmax_operator,
@@ -155,6 +156,7 @@ BREAKS = {
     "finite-length-risk": lambda m: m.setattr(
         finite_length_risk, "LinearRegression", doubled_noise
     ),
+    "many-heads": lambda m: m.setattr(many_heads, "LinearRegression", doubled_noise),
     "theorem-4.3": half_scores_at_infinity,
     "theorem-5.1": half_scores_at_infinity,
     "section-6": lambda m: m.setattr(section_6, "published_experiment", lengths_exchanged),

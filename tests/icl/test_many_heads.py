@@ -78,10 +78,9 @@ def test_risk_of_several_heads_without_prompt_noise():
     """Linear attention and the infinite prompt see the sum of b A only."""
     heads = CASES["isotropic"][1]
     A = np.sum([b * A for A, b in heads], axis=0)
-    for L, attention in ((np.inf, "softmax"), (20, "linear")):
-        found = TASK.risk(_params(heads), L, attention)
-        expected = TASK.risk(lp.BlockParams(A, 1.0), L, attention)
-        assert float(found.value) == pytest.approx(float(expected.value), rel=1e-12)
+    found, one = _params(heads), lp.BlockParams(A, 1.0)
+    for risk in (lambda p: TASK.risk(p, np.inf), lambda p: TASK.risk(p, 20, "linear")):
+        assert float(risk(found).value) == pytest.approx(float(risk(one).value), rel=1e-12)
 
 
 def test_risk_of_a_pair_of_opposite_heads():

@@ -162,7 +162,7 @@ def attend_jacobians(
         parts = [attend_jacobians(one, measure, queries, **options) for one in head.heads]
         stacked = (jnp.stack(part, axis=1) for part in zip(*parts, strict=True))
         return Jacobians(*(part.reshape(*batch, *part.shape[1:]) for part in stacked))
-    head = head.heads[0]
+    head = next(iter(head.heads))
     if mesh is None:
         queries = inside_domain(head, measure, queries)
         d_u, d_v = _attend_jacobians(head, measure, queries, engine, block_size)

@@ -29,7 +29,7 @@ from .._arrays import to_numpy
 from ..participation import pair_table, range_for
 from ..prompts.gaussian_rule import gaussian_rule, radial_rule
 from ..prompts.methods import Estimate, Exact
-from ._exact_risk import Problem
+from ._exact_risk import Problem, label_size
 from .coordinates import Coordinates
 from .params import AbstractParams, BlockParams, blocks_of
 from .regression_risk import RegressionRisk
@@ -45,7 +45,7 @@ from .risks import (
 _RADII = 20
 _SAME = 1e-12  # relative size of entries that count as zero
 _RARE = 1e-8  # weight of all points beyond the range of a table
-_TABLE_ERROR = 1e-8  # of a risk
+_TABLE_ERROR = 1e-8  # relative, of a risk and of the terms behind it
 # score deviations beyond which the risk is NaN: larger tables take minutes
 _LARGEST_ISOTROPIC, _LARGEST = 8.0, 4.0
 _RANGE = "the scores of several heads must have deviations of at most 4 (8 if isotropic)"
@@ -160,15 +160,18 @@ def _averages(
     Y = np.einsum("hnp,knp->hkn", u, squared)
     X = np.sum(u * forms.target, axis=2)
     sigma = np.sqrt(np.maximum(np.einsum("hhn->hn", S), 0.0))
-    largest = range_for(_needed(sigma, w))
-    if largest is None or largest > (_LARGEST_ISOTROPIC if isotropic else _LARGEST):
+    limit = _LARGEST_ISOTROPIC if isotropic else _LARGEST
+    needed = [_needed(deviations, w) for deviations in sigma]
+    ranges = [range_for(deviation) for deviation in needed]
+    if not all(largest is not None and largest <= limit for largest in ranges):
         return None
-    table = pair_table(L, largest, isotropic)
     by_S, by_Y, by_X, by_b = np.zeros_like(S), np.zeros_like(Y), np.zeros_like(X), np.zeros(H)
     total = 0.0
     drift = np.einsum("k,hkn->hn", b, Y) - X  # sum_k b_k Y_hk - X_h
     for h in range(H):
         for k in range(h, H):
+            # small scores, with large b, need the accuracy of a table of small range
+            table = pair_table(L, range_for(max(needed[h], needed[k])) or limit, isotropic)
             rho = np.ones_like(w) if h == k else _correlation(S[h, k], sigma[h], sigma[k])
             c, alpha, beta, delta, both = table.values(sigma[h], sigma[k], rho)
             slope = table.slopes(sigma[h], sigma[k], rho)
@@ -205,10 +208,9 @@ def _averages(
 
 def _needed(sigma: np.ndarray, w: np.ndarray) -> float:
     """The deviation beyond which points are too rare to matter; the tables clip them."""
-    highest = np.max(sigma, axis=0)
-    order = np.argsort(-highest)
+    order = np.argsort(-sigma)
     rare = np.cumsum(np.abs(w)[order]) < _RARE
-    return float(highest[order][min(int(np.sum(rare)), len(w) - 1)])
+    return float(sigma[order][min(int(np.sum(rare)), len(w) - 1)])
 
 
 def _correlation(shared: np.ndarray, first: np.ndarray, second: np.ndarray) -> np.ndarray:
@@ -320,7 +322,11 @@ class ManyHeadExact(AbstractRisk):
         with jax.enable_x64(True):
             value, coarse = (risk_of(risk, params) for risk in (self.fine, self.coarse))
             value = require_number(value, _RANGE)
-            return Estimate(value, abs(value - coarse) + _TABLE_ERROR * abs(value), Exact())
+            # heads that oppose each other are differences of terms of this size
+            b = sum(abs(part.matrices()[1]).sum() for part in params.parts())
+            terms = b**2 * label_size(self.fine.problem) / self.fine.length
+            error = abs(value - coarse) + _TABLE_ERROR * (abs(value) + terms)
+            return Estimate(value, error, Exact())
 
     def objective(self) -> RiskFunction:
         return self.fine

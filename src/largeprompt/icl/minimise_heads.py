@@ -23,9 +23,12 @@ if TYPE_CHECKING:
 
 # of ln b, from that of linear attention times sqrt(L/10): a descent from each. The longer the
 # prompt, the smaller the scores of the best heads.
-_SHIFTS = (0.0, 1.0, 2.0)
+_SHIFTS, _MORE_SHIFTS = (0.5, 2.0), (0.0, 1.0, 2.0)  # for two heads, for more
 _SPREAD = 0.3  # heads start at different sizes: equal ones would stay equal
 _STEPS = 200
+# Steps of a descent, and how many times the best risk so far its own may be at their start: a
+# descent that is further above is given up. Large scores need large tables.
+_STAGES = ((5, 2.0), (_STEPS, 1.05))
 _ROUNDING = 1e-12  # of a risk
 
 
@@ -102,22 +105,27 @@ def _best(
     whole = np.tensordot(basis, N, ((1, 2), (0, 1))) / sizes
     shares = np.linspace(1 - _SPREAD, 1 + _SPREAD, heads) / heads
     ends = []
-    for negative in range(heads // 2 + 1):
+    for negative in range(heads // 2, -1, -1):
         signs = np.where(np.arange(heads) % 2 == 1, -1.0, 1.0)
         signs[2 * negative :] = 1.0
         valley = _Valley(risk, basis, signs)
-        for shift in _SHIFTS:
+        for shift in _SHIFTS if heads == 2 else _MORE_SHIFTS:
             log_b = math.log(b) + shift + 0.5 * math.log(max(1.0, risk.length / 10))
             rows = [np.append(share * whole, log_b) for share in shares]
-            end = _descended(valley, np.concatenate(rows))
-            ends.append((valley(end)[0], valley, end))
+            end, best = np.concatenate(rows), min((e[0] for e in ends), default=math.inf)
+            for steps, hopeless in _STAGES:
+                if valley(end)[0] > hopeless * best:
+                    break
+                end = _descended(valley, end, steps)
+            else:
+                ends.append((valley(end)[0], valley, end))
     _, valley, near = min(ends, key=lambda end: end[0])
-    near = _descended(valley, near)  # again, with a fresh estimate of the Hessian
+    near = _descended(valley, near, _STEPS)  # again, with a fresh estimate of the Hessian
     polished = newton(valley, near, dense_step)
     better = valley(polished)[0] <= valley(near)[0] + _ROUNDING
     return valley.params(polished if better else near)
 
 
-def _descended(valley: _Valley, start: np.ndarray) -> np.ndarray:
-    options = {"maxiter": _STEPS, "gtol": 1e-10}
+def _descended(valley: _Valley, start: np.ndarray, steps: int) -> np.ndarray:
+    options = {"maxiter": steps, "gtol": 1e-10}
     return minimize(valley, start, jac=True, method="BFGS", options=options).x
