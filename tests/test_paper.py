@@ -28,10 +28,10 @@ from largeprompt.reproduce.studies import (
     almost_sure_convergence,
     assumption_3_3,
     assumption_4_2,
+    best_heads,
     finite_length_risk,
     finite_prompts,
     lemma_2_1,
-    many_heads,
     non_gaussian_limit,
     section_6,
     softmax_operator,
@@ -156,7 +156,7 @@ BREAKS = {
     "finite-length-risk": lambda m: m.setattr(
         finite_length_risk, "LinearRegression", doubled_noise
     ),
-    "many-heads": lambda m: m.setattr(many_heads, "LinearRegression", doubled_noise),
+    "many-heads": lambda m: m.setattr(best_heads, "LinearRegression", doubled_noise),
     "theorem-4.3": half_scores_at_infinity,
     "theorem-5.1": half_scores_at_infinity,
     "section-6": lambda m: m.setattr(section_6, "published_experiment", lengths_exchanged),

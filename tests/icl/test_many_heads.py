@@ -61,7 +61,8 @@ def test_gradient_of_the_risk_of_several_heads(case):
     # directions among the heads that share what the task has
     for _ in range(2):
         scale = rng.normal(size=len(heads))
-        move = flattened(_params([(c * A, c * b / 2) for c, (A, b) in zip(scale, heads)]))  # noqa: B905
+        pairs = zip(scale, heads, strict=True)
+        move = flattened(_params([(c * A, c * b / 2) for c, (A, b) in pairs]))
         ahead, behind = (evaluate(flat + s * step * move)[0] for s in (1, -1))
         assert gradient @ move == pytest.approx((ahead - behind) / (2 * step), rel=1e-5, abs=1e-7)
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 # of ln b, from that of linear attention times sqrt(L/10): a descent from each. The longer the
 # prompt, the smaller the scores of the best heads.
-_SHIFTS, _MORE_SHIFTS = (0.5, 2.0), (0.0, 1.0, 2.0)  # for two heads, for more
+_SHIFTS, _MORE_SHIFTS = (1.0,), (0.0, 1.0, 2.0)  # for two heads, for more
 _SPREAD = 0.3  # heads start at different sizes: equal ones would stay equal
 _STEPS = 200
 # Steps of a descent, and how many times the best risk so far its own may be at their start: a
