@@ -164,6 +164,8 @@ CONCRETE = [
     "HeadParams",
     "BlockParams",
     "FactoredParams",
+    "MultiHeadParams",
+    "MultiHead",
 ]
 
 

@@ -261,3 +261,18 @@ def test_compile_quickly_sets_the_older_emitter_unless_the_user_chose(monkeypatc
     monkeypatch.setattr(_compiling, "version", lambda package: "9.9.0")
     _compiling.compile_quickly()
     assert os.environ["XLA_FLAGS"] == "--xla_backend_optimization_level=1"
+
+
+def test_one_thread_for_matrices_unless_the_user_chose(monkeypatch):
+    monkeypatch.delenv("OPENBLAS_NUM_THREADS")
+    _compiling.one_thread_for_matrices()
+    assert os.environ["OPENBLAS_NUM_THREADS"] == "1"
+    monkeypatch.setenv("OPENBLAS_NUM_THREADS", "3")
+    _compiling.one_thread_for_matrices()
+    assert os.environ["OPENBLAS_NUM_THREADS"] == "3"
+
+
+def test_commands_do_not_import_numpy_before_its_settings():
+    code = "import sys; from largeprompt.cli.commands import app; print('numpy' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "False\n"

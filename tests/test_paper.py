@@ -28,6 +28,7 @@ from largeprompt.reproduce.studies import (
     almost_sure_convergence,
     assumption_3_3,
     assumption_4_2,
+    best_heads,
     finite_length_risk,
     finite_prompts,
     gaussian_mixtures,
@@ -157,6 +158,7 @@ BREAKS = {
     "finite-length-risk": lambda m: m.setattr(
         finite_length_risk, "LinearRegression", doubled_noise
     ),
+    "many-heads": lambda m: m.setattr(best_heads, "LinearRegression", doubled_noise),
     "theorem-4.3": half_scores_at_infinity,
     "theorem-5.1": half_scores_at_infinity,
     "section-6": lambda m: m.setattr(section_6, "published_experiment", lengths_exchanged),

@@ -1,7 +1,7 @@
-"""Compiler settings of the commands.
+"""Settings of JAX and NumPy for the commands.
 
-They are environment variables that JAX reads when it starts, so that processes a command starts
-compile in the same way.
+They are environment variables that both read when they start, so that processes a command starts
+have the same.
 """
 
 import os
@@ -40,3 +40,12 @@ def compile_quickly() -> None:
     if "xla_backend_optimization_level" not in flags:
         flags = f"{flags} {_FEW_OPTIMISATIONS}"
     os.environ["XLA_FLAGS"] = flags.strip()
+
+
+def one_thread_for_matrices() -> None:
+    """One thread for NumPy's matrix products, unless the user chose otherwise.
+
+    Those of the studies are small: several threads wait for each other, and for busy cores, longer
+    than they compute. No effect once NumPy is imported.
+    """
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")

@@ -6,7 +6,7 @@ import xarray as xr
 from .. import _checks
 from .._lengths import length_vector, longest_finite
 from .._typing import ArrayInput
-from ..attention import Head
+from ..attention import AbstractHead
 from ..measures import AbstractMeasure
 from ..prompts import AbstractMethod, AbstractQuantity, OutputError
 from ..prompts.methods import as_method
@@ -17,7 +17,7 @@ from .explicit_bound import explicit_bound
 
 
 def concentration_curve(
-    head: Head,
+    head: AbstractHead,
     mu: AbstractMeasure,
     nu: AbstractMeasure,
     lengths: ArrayInput,

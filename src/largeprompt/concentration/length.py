@@ -8,7 +8,7 @@ import numpy as np
 from .. import _checks
 from .._search import smallest_length
 from .._typing import ArrayInput
-from ..attention import Head
+from ..attention import AbstractHead
 from ..measures import AbstractMeasure, Dirac
 from ..prompts import AbstractMethod, AbstractQuantity, MonteCarlo, OutputError, SecondMoment
 from ..prompts.methods import as_method
@@ -30,7 +30,7 @@ class PromptLength(NamedTuple):
 
 
 def prompt_length_for(
-    head: Head,
+    head: AbstractHead,
     mu: AbstractMeasure,
     z: AbstractMeasure | ArrayInput,
     tolerance: ArrayInput,
@@ -83,7 +83,7 @@ def prompt_length_for(
 
 
 def _size_of_limit(
-    head: Head, mu: AbstractMeasure, nu: AbstractMeasure, method: AbstractMethod
+    head: AbstractHead, mu: AbstractMeasure, nu: AbstractMeasure, method: AbstractMethod
 ) -> float:
     """E |T(z)|^2 over queries."""
     second = method.expect(SecondMoment(), head, mu, nu, math.inf).value

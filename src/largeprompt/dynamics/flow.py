@@ -17,7 +17,7 @@ from .._float64 import in_float64
 from .._lengths import one_length
 from .._typing import ArrayInput
 from ..icl import AbstractParams, AbstractTask, Attention, FreshRisk, RiskFunction
-from ..icl.flat_gradients import ValueAndGradient, flat_value_and_gradient
+from ..icl.flat_gradients import ValueAndGradient, coordinates_for, flat_value_and_gradient
 from ..prompts import AbstractMethod
 from ._solver import Segment, Tolerances, follow
 from .trajectory import Phase, Trajectory
@@ -176,7 +176,7 @@ class _Run(NamedTuple):
             self.times,
             tolerances,
             implicit=implicit,
-            coordinates=here.straight_coordinates() if implicit else None,
+            coordinates=coordinates_for(self.objective, here) if implicit else None,
             most_steps=_STEPS,
         )
 

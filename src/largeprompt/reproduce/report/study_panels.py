@@ -191,6 +191,22 @@ def _finite_length_risk(data: xr.Dataset) -> list[Panel]:
     return [*risk_panels(data, float(data["floor"]))]
 
 
+def _many_heads(data: xr.Dataset) -> list[Panel]:
+    """Risks above the floor, a panel for each task."""
+    L, panels = data["length"].values, []
+    for case in data["case"].values:
+        here, floor = data.sel(case=case), float(data["floor"])
+        rows = {"one softmax head": here["one"], "linear attention": here["linear"]}
+        rows |= {f"{int(n)} softmax heads": here["risk"].sel(heads=n) for n in data["heads"].values}
+        rows |= {"ridge regression": here["ridge"]}
+        series = [
+            Series(text, L, row.values - floor, i, "points" if "heads" in text else "line")
+            for i, (text, row) in enumerate(rows.items())
+        ]
+        panels.append(Panel(series, LENGTH, "risk above the noise floor", title=str(case)))
+    return panels
+
+
 def _assumption_4_2(data: xr.Dataset) -> list[Panel]:
     x, series = data["log_length"].values, []
     for i, c in enumerate(data["c"].values):
@@ -252,6 +268,7 @@ PANELS: dict[str, Callable[[xr.Dataset], list[Panel]]] = {
     "gaussian-mixtures": _gaussian_mixtures,
     "depth": _depth,
     "finite-length-risk": _finite_length_risk,
+    "many-heads": _many_heads,
     "theorem-4.3": _theorem_4_3,
     "theorem-5.1": _theorem_5_1,
     "section-6": section_6_panels,
