@@ -4,6 +4,7 @@ import numpy as np
 import xarray as xr
 
 from .. import _checks
+from .._float64 import not_traced
 from .._lengths import length_vector, longest_finite
 from .._typing import ArrayInput
 from ..attention import AbstractHead
@@ -16,6 +17,7 @@ from ._attributes import attributes
 from .explicit_bound import explicit_bound
 
 
+@not_traced
 def concentration_curve(
     head: AbstractHead,
     mu: AbstractMeasure,

@@ -6,6 +6,7 @@ from typing import NamedTuple
 import numpy as np
 
 from .. import _checks
+from .._float64 import not_traced
 from .._search import smallest_length
 from .._typing import ArrayInput
 from ..attention import AbstractHead
@@ -29,6 +30,7 @@ class PromptLength(NamedTuple):
     sentence: str
 
 
+@not_traced
 def prompt_length_for(
     head: AbstractHead,
     mu: AbstractMeasure,

@@ -13,7 +13,7 @@ import numpy as np
 
 from .. import _checks
 from .._arrays import flattened, restorer, to_numpy
-from .._float64 import in_float64
+from .._float64 import in_float64, not_traced
 from .._lengths import one_length
 from .._typing import ArrayInput
 from ..icl import AbstractParams, AbstractTask, Attention, FreshRisk, RiskFunction
@@ -31,6 +31,7 @@ _STEPS = 2048  # most steps of a segment
 _SHARPER = 1e-5  # tolerances of the descent, relative to those in the valley
 
 
+@not_traced
 @in_float64
 def gradient_flow(
     task: AbstractTask,
