@@ -8,7 +8,11 @@ y' = z' + T_L(z'). With f(z) = E[T_L(z) | z],
 
 the last because z and z' are independent: what they share is the error of the prompt. For U = a b'
 of rank one the output depends on r = b'z alone, so the averages over queries are Gauss-Hermite sums
-in one and in two variables. (In self-attention z is also a token of the prompt.)
+in one and in two variables.
+
+In self-attention z and z' are tokens of the prompt, and each also reads the other. To first order
+in 1/L this adds (V G B' + B G V')/L to Cov(y, y'), B = I + V G U: the influence of a token x on the
+output at z is e^<u,x> V(x - T)/(L E e^<u,x>), and the tilted law has the covariance G.
 """
 
 import numpy as np
@@ -66,17 +70,31 @@ def limit_law() -> tuple[np.ndarray, np.ndarray]:
     return B @ MEAN + VALUES @ MEAN, B @ G @ B.T
 
 
-def particles(rng: np.random.Generator, L: int, prompts: int) -> list[tuple]:
-    """The same three from sampled prompts, each with its standard error, by NumPy."""
+def reading_each_other() -> np.ndarray:
+    """V G B' + B G V': L times what self-attention adds to Cov(y, y'), to first order."""
+    G = np.diag(VARIANCES)
+    B = np.eye(3) + VALUES @ G @ np.outer(SCORES, QUERIES)
+    return VALUES @ G @ B.T + B @ G @ VALUES.T
+
+
+def particles(
+    rng: np.random.Generator, L: int, prompts: int, themselves: bool = False
+) -> list[tuple]:
+    """The same three from sampled prompts, each with its standard error, by NumPy.
+
+    With `themselves`, the tokens that read are those of the prompt: self-attention.
+    """
     x, z = (MEAN + np.sqrt(VARIANCES) * rng.standard_normal((prompts, n, 3)) for n in (L, _TOKENS))
+    z = x if themselves else z
+    tokens = z.shape[1]
     scores = (z @ QUERIES)[:, :, None] * (x @ SCORES)[:, None]
     p = np.exp(scores - scores.max(-1, keepdims=True))
     y = z + p @ x / p.sum(-1, keepdims=True) @ VALUES.T
     mean = y.mean((0, 1))
     centred = y - mean
     total, squares = centred.sum(1), np.einsum("nai,naj->nij", centred, centred)
-    shared = (_outer(total, total) - squares) / (_TOKENS * (_TOKENS - 1))
-    draws = (y.mean(1), squares / _TOKENS, shared)
+    shared = (_outer(total, total) - squares) / (tokens * (tokens - 1))
+    draws = (y.mean(1), squares / tokens, shared)
     return [(d.mean(0), d.std(0, ddof=1) / prompts**0.5) for d in draws]
 
 
@@ -95,4 +113,10 @@ def pushed_tokens(
         parts[f"pushed_{name}_error"] = (dims, [law[k][1] for law in drawn])
     mean, cov = limit_law()
     parts |= {"pushed_mean_limit": ("i", mean), "pushed_cov_limit": (("i", "j"), cov)}
+    shared, error = particles(rng, lengths[-1], 4 * prompts, themselves=True)[2]
+    parts |= {
+        "self_shared_sampled": (("i", "j"), shared),
+        "self_shared_error": (("i", "j"), error),
+        "self_shared_extra": (("i", "j"), reading_each_other() / lengths[-1]),
+    }
     return xr.Dataset(parts, {"pushed_length": np.array(lengths, np.float64)})

@@ -156,6 +156,9 @@ def _pushed_checks(data: xr.Dataset) -> list[Check]:
         + ((pushed["cov"] - data.pushed_cov_limit) ** 2).sum(["i", "j"])
     )
     diagonal = np.einsum("lii->l", pushed["shared"].values)
+    expected = pushed["shared"].isel(pushed_length=-1) + data.self_shared_extra
+    largest = abs(expected).max()
+    surplus = abs(data.self_shared_sampled - expected) - 0.1 * largest
     logs = np.log(data.pushed_length.values)
     slopes = [np.polyfit(logs, np.log(values), 1)[0] for values in (gap.values, diagonal)]
     return [
@@ -175,6 +178,18 @@ def _pushed_checks(data: xr.Dataset) -> list[Check]:
             -0.7,
         ),
         between("one layer: exponent of L in the covariance of two tokens", slopes[1], -1.1, -0.85),
+        at_most(
+            f"self-attention, L = {data.pushed_length.values[-1]:g}: covariance of two tokens "
+            "against first order, beyond a tenth of its largest entry, in standard errors",
+            (surplus / data.self_shared_error).max(),
+            4.0,
+        ),
+        at_most(
+            "self-attention: standard error over the largest entry",
+            data.self_shared_error.max() / largest,
+            0.1,
+            "accuracy",
+        ),
         *(
             at_most(
                 f"particles: standard error of the {text} over its largest entry",
@@ -238,7 +253,8 @@ STUDY = Study(
     "Gaussian tokens, with mean and covariance in closed form. A prompt of L tokens passed through "
     "the same layers approaches this recursion at rate 1/L in squared error. After one layer that "
     "reads another prompt of L tokens, mean and covariance of a token, and the covariance that two "
-    "tokens share, are known at every L.",
+    "tokens share, are known at every L; in self-attention two tokens share more, for each reads "
+    "the other.",
     formula=r"\mu_{k+1} = \mathcal{N}(B m + \textstyle\sum_h V_h m,\; B \Gamma B^{\top}), \qquad B "
     r"= I + \textstyle\sum_h V_h \Gamma U_h",
     method="The recursion is exact. The squared error (of mean and covariance) is a Monte Carlo "
@@ -248,7 +264,8 @@ STUDY = Study(
     "compared with sampled prompts. The law of tokens that read one prompt, and are no part of it, "
     "is exact for a head whose U has rank one: a closed form at each query or pair of queries, and "
     "Gauss-Hermite sums over queries. It is compared with particles at five standard errors, which "
-    "gives a false alarm in about one of 10,000 runs.",
+    "gives a false alarm in about one of 10,000 runs. For self-attention the covariance of two "
+    "tokens is compared to first order in 1/L.",
     quick={
         "lengths": [64, 256, 1024],
         "replicates": 64,
@@ -286,6 +303,9 @@ STUDY = Study(
         "pushed_shared": times(1.5, 0.5, -1) + power_of("pushed_length", 0.2, -0.2),
         "pushed_shared_sampled": times(1.5, 0.5, -1) + power_of("pushed_length", 0.2),
         "pushed_shared_error": plus(0.1),
+        "self_shared_sampled": times(0.3, 2),
+        "self_shared_error": plus(0.1),
+        "self_shared_extra": times(0, 2),
         "pushed_mean_limit": plus(0.05, each="i"),
         "pushed_cov_limit": times(1.1, 0.9),
     },

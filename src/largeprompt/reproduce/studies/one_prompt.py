@@ -336,7 +336,7 @@ STUDY = Study(
     quick={
         "sigmas": [0.25, 0.5, 1.0, 1.5, 2.0, 3.0],
         "lengths": [_SHORT, _LONG, _VERY_LONG],
-        "prompts": [50, 110, 60],  # by length
+        "prompts": [50, 90, 60],  # by length
     },
     full={
         "sigmas": [0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 2.0, 2.5, 3.0, 4.0],
