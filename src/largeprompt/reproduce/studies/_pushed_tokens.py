@@ -28,6 +28,7 @@ SCORES, QUERIES = np.array([0.6, -0.4, 0.2]), np.array([0.7, 0.6, -0.4])  # a an
 VALUES = np.array([[0.8, -0.4, 0.2], [0.6, 1.0, 0.4], [-0.2, 0.4, 0.6]])
 _NODES = 24
 _TOKENS = 128  # that read one prompt
+_AT_ONCE = 250  # prompts in memory
 
 
 def _head_and_law() -> tuple[Head, Gaussian]:
@@ -87,9 +88,11 @@ def particles(
     x, z = (MEAN + np.sqrt(VARIANCES) * rng.standard_normal((prompts, n, 3)) for n in (L, _TOKENS))
     z = x if themselves else z
     tokens = z.shape[1]
-    scores = (z @ QUERIES)[:, :, None] * (x @ SCORES)[:, None]
-    p = np.exp(scores - scores.max(-1, keepdims=True))
-    y = z + p @ x / p.sum(-1, keepdims=True) @ VALUES.T
+    y = np.empty_like(z)
+    for here in (slice(start, start + _AT_ONCE) for start in range(0, prompts, _AT_ONCE)):
+        scores = (z[here] @ QUERIES)[:, :, None] * (x[here] @ SCORES)[:, None]
+        p = np.exp(scores - scores.max(-1, keepdims=True))
+        y[here] = z[here] + p @ x[here] / p.sum(-1, keepdims=True) @ VALUES.T
     mean = y.mean((0, 1))
     centred = y - mean
     total, squares = centred.sum(1), np.einsum("nai,naj->nij", centred, centred)

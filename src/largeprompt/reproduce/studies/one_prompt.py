@@ -348,7 +348,7 @@ STUDY = Study(
     notices={
         "coverage": times(0.85, 1.1) + plus(0.3, -0.2),
         "holds": times(0.1) + plus(0.5),
-        "too_short": times(0.3),
+        "too_short": times(0.1),
         "estimate": times(1.3, 0.7, each="exact_law"),
         "estimate_error": plus(1.0, each="exact_law"),
         "distance": times(2, 0.3, each="exact_law"),
