@@ -74,7 +74,9 @@ def covariance_of_two(
 
 def _functions(sigma_a: Values, sigma_b: Values, rho: Values, L: Values) -> Bounded:
     """The five functions of `pair_table`, from a table where many pairs have one length."""
-    if library(sigma_a, sigma_b, rho, L) is np and np.ndim(sigma_a):
+    known = library(sigma_a, sigma_b, rho, L) is np
+    if known and any(np.ndim(each) for each in (sigma_a, sigma_b, rho)):
+        sigma_a, sigma_b, rho, L = np.broadcast_arrays(sigma_a, sigma_b, rho, L)
         value, error = np.zeros((2, 5, *np.shape(sigma_a)))
         for length in np.unique(L):
             at = length == L
