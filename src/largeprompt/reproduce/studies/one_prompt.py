@@ -286,7 +286,7 @@ def examine(data: xr.Dataset) -> list[Check]:
         at_most(
             "prompts whose confidence region is another one in plain NumPy",
             data.disagreements.sum(),
-            0,
+            0.0,
             "accuracy",
         ),
         at_most(
