@@ -199,7 +199,7 @@ MISTAKES = {
         lambda: lp.pair_moments(1.0, 1.0, 1.5, 10),
         "rho must be a correlation, from -1 to 1",
     ),
-    "correlation NaN": (lambda: lp.pair_moments(1.0, 1.0, np.nan, 10), "rho must be"),
+    "correlation NaN": (lambda: lp.pair_moments(1.0, 1.0, np.nan, 10), "rho must be a correlation"),
     "deviation of a pair too large": (
         lambda: lp.pair_moments(13.0, 1.0, 0.0, 10),
         "must be at most 12",

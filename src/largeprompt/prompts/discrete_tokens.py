@@ -885,7 +885,7 @@ def error_table(
     >>> import jax.numpy as jnp
     >>> import largeprompt as lp
     >>> from largeprompt.prompts.discrete_tokens import error_table
-    >>> head = lp.AbstractHead(U=jnp.eye(1), V=jnp.eye(1))
+    >>> head = lp.Head(U=jnp.eye(1), V=jnp.eye(1))
     >>> table = error_table(head, [lp.Empirical([[-1.0], [1.0]])], jnp.ones((3, 1)))
     >>> found = table.at([1.0, 100.0, 1e15])
     >>> (found.value.shape, bool(found.relative_error.max() < 1e-12))
