@@ -51,6 +51,7 @@ from .measures import AbstractMeasure as AbstractMeasure
 from .measures import Dirac as Dirac
 from .measures import Empirical as Empirical
 from .measures import Gaussian as Gaussian
+from .measures import KeyValues as KeyValues
 from .measures import Mixture as Mixture
 from .measures import Rademacher as Rademacher
 from .measures import Sphere as Sphere

@@ -28,7 +28,7 @@ def attend_linear(head: Head, measure: AbstractMeasure, z: ArrayInput) -> Float[
 
 @eqx.filter_jit
 def _attend_linear(
-    head: Head, measure: AbstractMeasure, queries: Float[Array, "q d"]
+    head: Head, measure: AbstractMeasure, queries: Float[Array, "q k"]
 ) -> Float[Array, "q m"]:
     tilts = tilts_of(head, measure, queries)
     prompt = measure.as_prompt()

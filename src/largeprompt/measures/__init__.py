@@ -6,6 +6,7 @@ from .abstract import AbstractMeasure as AbstractMeasure
 from .dirac import Dirac as Dirac
 from .empirical import Empirical as Empirical
 from .gaussian import Gaussian as Gaussian
+from .key_values import KeyValues as KeyValues
 from .mixture import Mixture as Mixture
 from .product_laws import AbstractProduct as AbstractProduct
 from .product_laws import Rademacher as Rademacher

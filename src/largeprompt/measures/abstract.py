@@ -19,6 +19,7 @@ from ._domain_of_psi import guard, require_finite
 if TYPE_CHECKING:
     from .empirical import Empirical
     from .gaussian import Gaussian
+    from .key_values import KeyValues
 
 
 class AbstractMeasure(eqx.Module):
@@ -42,6 +43,7 @@ class AbstractMeasure(eqx.Module):
     |---|---|
     | `as_gaussian()` | the law is this `Gaussian` |
     | `as_prompt()` | the law is given by these tokens, over which attention streams |
+    | `as_key_values()` | the law is given by these keys and values, two arrays |
     | `atoms()` | the law is carried by these weighted points, exactly |
     | `quadrature(level)` | these points integrate smooth functions, better with every level |
     | `mixture()` | the law is a mixture of these measures |
@@ -110,6 +112,13 @@ class AbstractMeasure(eqx.Module):
         """The law as a finite prompt if it is given by its tokens.
 
         Attention streams over these tokens instead of calling `tilted_mean`.
+        """
+        return None
+
+    def as_key_values(self) -> "KeyValues | None":
+        """The law as keys and values in two arrays, if it is given so.
+
+        Attention streams over them in place if scores need the keys only and outputs the values.
         """
         return None
 
