@@ -1,6 +1,7 @@
 # Public names and where they come from: read by type checkers and, at run time, by `lazy_loader`.
 
 from . import attention as attention
+from . import compression as compression
 from . import concentration as concentration
 from . import dynamics as dynamics
 from . import icl as icl
@@ -13,6 +14,7 @@ from .attention import Layer as Layer
 from .attention import attend as attend
 from .attention import attend_jacobians as attend_jacobians
 from .attention import attend_linear as attend_linear
+from .compression import linearise as linearise
 from .concentration import assumption_3_3 as assumption_3_3
 from .concentration import bound_report as bound_report
 from .concentration import concentration_curve as concentration_curve

@@ -15,6 +15,7 @@ from .._static_fields import make_static
 from .._typing import ArrayInput, KeyInput
 from . import _domain_of_psi
 from ._domain_of_psi import guard, require_finite
+from .scaled import Scaled
 
 if TYPE_CHECKING:
     from .empirical import Empirical
@@ -157,6 +158,27 @@ class AbstractMeasure(eqx.Module):
                 "use sample(key, n), or define uniforms_needed and from_uniforms",
             )
         )
+
+    def gaussian_at(self, u: ArrayInput) -> Scaled:
+        """The scaled Gaussian whose cumulant function agrees with psi to second order at u:
+
+            covariance S = hess psi(u), mean grad psi(u) - S u,
+            log mass psi(u) - <u, grad psi(u)> + u'Su/2.
+
+        At u = 0 it is the Gaussian of the same mean and covariance, with mass 1.
+
+        >>> import largeprompt as lp
+        >>> found = lp.Rademacher(1).gaussian_at([0.0])
+        >>> print(found.measure.cov(), found.log_mass)
+        [[1.]] 0.0
+        """
+        from .gaussian import Gaussian
+
+        u = self._vector(u)
+        mean, cov = self.tilted_mean(u), self.tilted_cov(u)
+        pull = jnp.matmul(cov, u, precision="highest")
+        log_mass = self.log_mgf(u) - u @ mean + u @ pull / 2
+        return Scaled(log_mass, Gaussian(mean - pull, cov, check=False))
 
     def affine(self, A: ArrayInput, b: ArrayInput | None = None) -> "AbstractMeasure":
         """The law of A x + b; A has shape (k, d), b shape (k,), zero if left out."""

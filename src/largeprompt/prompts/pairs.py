@@ -60,8 +60,8 @@ def pairs(
     else:
         flat = z.reshape(-1, head.query_dim)
         tilts = tilts_of(head, measure, flat).reshape(*z.shape[:-1], head.dim)
-    z = xp.broadcast_to(z, (*shape, head.query_dim))
-    return z, xp.broadcast_to(tilts, (*shape, head.dim)), xp.broadcast_to(L, shape)
+    queries = xp.broadcast_to(xp.asarray(z), (*shape, head.query_dim))
+    return queries, xp.broadcast_to(tilts, (*shape, head.dim)), xp.broadcast_to(L, shape)
 
 
 def flat_pairs(
