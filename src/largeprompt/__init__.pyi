@@ -14,6 +14,7 @@ from .attention import Layer as Layer
 from .attention import attend as attend
 from .attention import attend_jacobians as attend_jacobians
 from .attention import attend_linear as attend_linear
+from .compression import compress as compress
 from .compression import linearise as linearise
 from .concentration import assumption_3_3 as assumption_3_3
 from .concentration import bound_report as bound_report
