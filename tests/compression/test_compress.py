@@ -10,6 +10,8 @@ import pytest
 import largeprompt as lp
 from largeprompt.compression import Tail
 
+from ..test_compilation import compilations
+
 K, V, N = 3, 2, 60
 HEAD = lp.Head.key_value(K, V)
 
@@ -307,3 +309,16 @@ def test_compressed_streaming_folds_new_tokens_into_the_tail():
     exact, _ = _attention(keys, values, queries)
     error = np.sum((np.asarray(lp.attend(HEAD, merged, queries)) - exact) ** 2, axis=1).mean()
     assert error < 0.1 * np.sum((exact - values.mean(axis=0)) ** 2, axis=1).mean()
+
+
+def test_attend_to_another_compressed_prompt_compiles_nothing():
+    """Errors are data, not part of the type."""
+    found = []
+    for seed in (0, 1):
+        keys, values, queries = _tokens(seed)
+        small = lp.compress(lp.KeyValues(keys, values), queries, atoms=5, rank=1)
+        with compilations() as seen:
+            lp.attend(HEAD, small, queries[:7]).block_until_ready()
+        found.append([name for name in seen if "attend" in name])
+    assert len(found[0]) == 1
+    assert found[1] == []
