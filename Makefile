@@ -7,6 +7,9 @@ INSTALLED := $(VENV)/.installed
 
 .PHONY: test test-fast check reproduce bench format clean python-is-ready
 
+# one thread for matrix products: those of the tests are small, and the workers fill the cores
+test test-fast: export OPENBLAS_NUM_THREADS ?= 1
+
 test: $(INSTALLED) check
 	$(BIN)/python -m pytest -n logical --maxprocesses 4
 

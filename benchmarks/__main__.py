@@ -33,6 +33,7 @@ SECTIONS = {
     "exact_curve": Section("Exact error at a query", "prompts"),
     "sampling": Section("Sampling prompts", "prompts"),
     "average_curve": Section("Error averaged over queries", "concentration"),
+    "two_heads": Section("Two heads on one prompt", "many_heads"),
     "discrete_law": Section("Law of 20,000 tokens", "discrete"),
     "gaussian_mixture": Section("Gaussian mixtures", "mixtures"),
     "flow": Section("Gradient flow", "descent"),

@@ -32,10 +32,12 @@ UNCHECKED = {
     "dynamics._solver",
     "icl.coordinates",
     "icl.flat_gradients",
+    "icl.many_head_risk",
     "icl.minimise",
     "icl.regression_risk",
     "participation._laplace",
     "participation.exponential",
+    "participation.pair_table",
 }
 
 

@@ -165,6 +165,8 @@ CONCRETE = [
     "HeadParams",
     "BlockParams",
     "FactoredParams",
+    "MultiHeadParams",
+    "MultiHead",
 ]
 
 

@@ -10,7 +10,7 @@ import xarray as xr
 from typer.testing import CliRunner
 
 import largeprompt as lp
-from largeprompt import dynamics
+from largeprompt import _compiler_options, dynamics
 from largeprompt.cli import _compiling
 from largeprompt.cli._signals import Terminated
 from largeprompt.cli.commands import app
@@ -246,10 +246,10 @@ def test_keep_compiled_programs_uses_the_cache_folder_of_the_user(tmp_path, monk
 def test_compile_quickly_sets_the_older_emitter_unless_the_user_chose(monkeypatch):
     """XLA aborts on unknown flags, so only known versions of jaxlib get it."""
     monkeypatch.setenv("XLA_FLAGS", "--xla_dump_to=here")
-    monkeypatch.setattr(_compiling, "version", lambda package: "0.10.1")
+    monkeypatch.setattr(_compiler_options, "version", lambda package: "0.10.1")
     _compiling.compile_quickly()
     assert os.environ["XLA_FLAGS"] == (
-        "--xla_dump_to=here --xla_cpu_use_fusion_emitters=false --xla_backend_optimization_level=1"
+        "--xla_dump_to=here --xla_backend_optimization_level=1 --xla_cpu_use_fusion_emitters=false"
     )
     _compiling.compile_quickly()
     assert os.environ["XLA_FLAGS"].count("fusion_emitters") == 1
@@ -258,6 +258,21 @@ def test_compile_quickly_sets_the_older_emitter_unless_the_user_chose(monkeypatc
     _compiling.compile_quickly()
     assert os.environ["XLA_FLAGS"] == chosen
     monkeypatch.setenv("XLA_FLAGS", "")
-    monkeypatch.setattr(_compiling, "version", lambda package: "9.9.0")
+    monkeypatch.setattr(_compiler_options, "version", lambda package: "9.9.0")
     _compiling.compile_quickly()
     assert os.environ["XLA_FLAGS"] == "--xla_backend_optimization_level=1"
+
+
+def test_one_thread_for_matrices_unless_the_user_chose(monkeypatch):
+    monkeypatch.delenv("OPENBLAS_NUM_THREADS")
+    _compiling.one_thread_for_matrices()
+    assert os.environ["OPENBLAS_NUM_THREADS"] == "1"
+    monkeypatch.setenv("OPENBLAS_NUM_THREADS", "3")
+    _compiling.one_thread_for_matrices()
+    assert os.environ["OPENBLAS_NUM_THREADS"] == "3"
+
+
+def test_commands_do_not_import_numpy_before_its_settings():
+    code = "import sys; from largeprompt.cli.commands import app; print('numpy' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "False\n"

@@ -20,6 +20,7 @@ from largeprompt.attention import Head, attend
 from largeprompt.cli.commands import app
 from largeprompt.icl import LinearRegression
 from largeprompt.measures import Empirical, Gaussian
+from largeprompt.prompts import prompt_uncertainty
 from largeprompt.reproduce import folder
 from largeprompt.reproduce.record import from_dataset, may_be_infinite
 from largeprompt.reproduce.studies import (
@@ -28,11 +29,13 @@ from largeprompt.reproduce.studies import (
     almost_sure_convergence,
     assumption_3_3,
     assumption_4_2,
+    best_heads,
     finite_length_risk,
     finite_prompts,
     gaussian_mixtures,
     lemma_2_1,
     non_gaussian_limit,
+    one_prompt,
     section_6,
     softmax_operator,
     softmax_regimes,
@@ -105,6 +108,12 @@ def half_scores_at_infinity(monkeypatch):
     monkeypatch.setattr(LinearRegression, "risk_by", wrong)
 
 
+def narrow_regions(*arguments, **options):
+    """Error bars whose covariance is too small by a factor of two."""
+    found = prompt_uncertainty(*arguments, **options)
+    return eqx.tree_at(lambda bar: bar.covariance, found, found.covariance / 2)
+
+
 class SquaredMoments:
     """Tilted moments of twice the order."""
 
@@ -154,9 +163,11 @@ BREAKS = {
         softmax_regimes, "participation", lambda s, L: _true_participation(s / 2, L)
     ),
     "gaussian-mixtures": lambda m: m.setattr(gaussian_mixtures, "Gaussian", wrong_covariance(2.0)),
+    "one-prompt": lambda m: m.setattr(one_prompt, "prompt_uncertainty", narrow_regions),
     "finite-length-risk": lambda m: m.setattr(
         finite_length_risk, "LinearRegression", doubled_noise
     ),
+    "many-heads": lambda m: m.setattr(best_heads, "LinearRegression", doubled_noise),
     "theorem-4.3": half_scores_at_infinity,
     "theorem-5.1": half_scores_at_infinity,
     "section-6": lambda m: m.setattr(section_6, "published_experiment", lengths_exchanged),
@@ -168,6 +179,7 @@ SMALLER = {
     "proposition-3.1": {"lengths": np.geomspace(2, 1e12, 6).tolist(), "scales": [1.0, 2.0]},
     "proposition-3.4": {"lengths": np.geomspace(2, 1e12, 6).tolist(), "scales": [1.0, 2.0]},
     "gaussian-mixtures": {"nodes": 3, "thousands": [1, 1, 1]},
+    "one-prompt": {"prompts": [10, 10, 20]},
     "theorem-4.3": {"covariances": STUDIES["theorem-4.3"].quick["covariances"][:1]},
     "theorem-5.1": {
         "covariances": STUDIES["theorem-5.1"].quick["covariances"][-1:],

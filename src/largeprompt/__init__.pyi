@@ -11,6 +11,7 @@ from . import reproduce as reproduce
 from . import sweep as sweep
 from .attention import Head as Head
 from .attention import Layer as Layer
+from .attention import MultiHead as MultiHead
 from .attention import attend as attend
 from .attention import attend_jacobians as attend_jacobians
 from .attention import attend_linear as attend_linear
@@ -48,6 +49,7 @@ from .icl import FactoredParams as FactoredParams
 from .icl import HeadParams as HeadParams
 from .icl import LinearRegression as LinearRegression
 from .icl import MixtureClassification as MixtureClassification
+from .icl import MultiHeadParams as MultiHeadParams
 from .icl import ProductRegression as ProductRegression
 from .measures import AbstractAutodiffMeasure as AbstractAutodiffMeasure
 from .measures import AbstractMeasure as AbstractMeasure

@@ -52,6 +52,25 @@ def in_float64(function: Callable[..., Result]) -> Callable[..., Result]:
     return wrapped
 
 
+def not_traced(function: Callable[..., Result]) -> Callable[..., Result]:
+    """Raise if `function`, which returns no arrays or decides by values, is traced."""
+
+    @wraps(function)
+    def wrapped(*args: Any, **kwargs: Any) -> Result:
+        if is_traced(args, kwargs):
+            raise ValueError(
+                _checks.message(
+                    f"{function.__name__} cannot run under jit, vmap or grad",
+                    "traced arguments",
+                    "call it with known numbers; lp.expect, lp.output_error and task.objective "
+                    "can be traced",
+                )
+            )
+        return function(*args, **kwargs)
+
+    return wrapped
+
+
 def _widened(tree: Any) -> Any:
     """Cast every floating-point array of the tree to float64; keep other leaves."""
 

@@ -233,6 +233,15 @@ def test_risk_error_of_quasi_random_w_shrinks_with_their_number():
     assert many.error < few.error / 2
 
 
+def test_risk_of_an_array_of_lengths():
+    task, params = lp.LinearRegression(np.eye(2)), lp.BlockParams(np.eye(2) / 2, 1.5)
+    lengths = np.array([[3.0, 10.0], [100.0, np.inf]])
+    found = task.risk(params, lengths)
+    assert found.value.shape == found.error.shape == (2, 2)
+    for index in np.ndindex(2, 2):
+        assert found.value[index] == task.risk(params, lengths[index]).value
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("attention", ["softmax", "linear"])
 @pytest.mark.parametrize("L", [10, np.inf])

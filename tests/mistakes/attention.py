@@ -55,4 +55,10 @@ MISTAKES = {
         lambda: lp.Layer([HEAD])(lp.Uniform(2, 1.0)),
         "push samples instead",
     ),
+    "no heads": (lambda: lp.MultiHead([]), "heads must be a non-empty sequence of heads"),
+    "heads of different dimensions": (
+        lambda: lp.MultiHead([HEAD, lp.Head(U=np.eye(3), V=np.eye(3))]),
+        "must all have V of the same shape",
+    ),
+    "heads that are matrices": (lambda: lp.MultiHead([EYE]), "non-empty sequence of heads"),
 }

@@ -1,11 +1,19 @@
 # pyright: reportArgumentType=false, reportOperatorIssue=false
 """Curves, rates, bounds."""
 
+import jax
+
 import largeprompt as lp
 
 from .things import EYE, GAUSSIAN, HEAD, KEY, PROMPT
 
 MISTAKES = {
+    "curve under jit": (
+        lambda: jax.jit(
+            lambda U: lp.concentration_curve(lp.Head(U=U, V=EYE), GAUSSIAN, GAUSSIAN, [2.0]).value
+        )(EYE),
+        "concentration_curve cannot run under jit",
+    ),
     "curve of something unknown": (
         lambda: lp.concentration_curve(HEAD, GAUSSIAN, GAUSSIAN, [2.0], "outputs"),
         r"quantity must be Output.*did you mean lp.OutputError\(\)",

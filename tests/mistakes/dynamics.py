@@ -1,6 +1,7 @@
 # pyright: reportArgumentType=false, reportOperatorIssue=false
 """Flows and descent."""
 
+import jax
 import numpy as np
 
 import largeprompt as lp
@@ -8,6 +9,14 @@ import largeprompt as lp
 from .things import EYE, KEY, START, TASK
 
 MISTAKES = {
+    "flow under jit": (
+        lambda: jax.jit(lambda b: lp.gradient_flow(TASK, lp.BlockParams(EYE, b), 10).risk)(1.0),
+        "gradient_flow cannot run under jit",
+    ),
+    "descent with a rate for an optimiser": (
+        lambda: lp.descend(KEY, TASK, START, 10, 5, optimiser=0.1),
+        r"optimiser must be one of optax; received 0.1. To fix: pass optax.sgd\(0.1\)",
+    ),
     "flow to a negative time": (lambda: lp.gradient_flow(TASK, START, 10, -1.0), "t1 must be > 0"),
     "flow with times that decrease": (
         lambda: lp.gradient_flow(TASK, START, 10, 1.0, saveat=[1.0, 0.5]),

@@ -5,7 +5,7 @@ import numpy as np
 
 import largeprompt as lp
 
-from .things import EYE, KEY
+from .things import EYE, KEY, START, TASK
 
 MISTAKES = {
     "block not square": (lambda: lp.BlockParams(np.ones((2, 3)), 1.0), "A must be a square matrix"),
@@ -131,5 +131,29 @@ MISTAKES = {
     "product task of an array": (
         lambda: lp.ProductRegression(EYE),
         "inputs must be a measure",
+    ),
+    "no parameters of heads": (
+        lambda: lp.MultiHeadParams([]),
+        "heads must be a non-empty sequence of parameters",
+    ),
+    "parameters of different dimensions": (
+        lambda: lp.MultiHeadParams([START, lp.BlockParams(np.eye(3), 1.0)]),
+        "heads must act on tokens of one dimension",
+    ),
+    "zero heads to minimise": (
+        lambda: TASK.minimiser(10, heads=0),
+        "heads must be a positive integer",
+    ),
+    "several general heads exactly": (
+        lambda: TASK.risk(lp.MultiHeadParams([START.general(), START]), 10),
+        r"lp.MonteCarlo\(key\), or heads of BlockParams",
+    ),
+    "several heads at length zero": (
+        lambda: TASK.risk(lp.MultiHeadParams([START, START]), 0),
+        "L must be >= 1",
+    ),
+    "several heads of huge scores": (
+        lambda: TASK.risk(lp.MultiHeadParams([lp.BlockParams(99 * EYE, 1.0), START]), 10),
+        "must have deviations of at most 4",
     ),
 }

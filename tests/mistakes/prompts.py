@@ -195,4 +195,56 @@ MISTAKES = {
     ),
     "no points": (lambda: lp.QuasiMonteCarlo(KEY, points=0), "points must be a positive integer"),
     "a seed for a key": (lambda: lp.MonteCarlo(7), "key must be one JAX random key"),
+    "correlation above one": (
+        lambda: lp.pair_moments(1.0, 1.0, 1.5, 10),
+        "rho must be a correlation, from -1 to 1",
+    ),
+    "correlation NaN": (lambda: lp.pair_moments(1.0, 1.0, np.nan, 10), "rho must be"),
+    "deviation of a pair too large": (
+        lambda: lp.pair_moments(13.0, 1.0, 0.0, 10),
+        "must be at most 12",
+    ),
+    "pair at length zero": (lambda: lp.pair_moments(1.0, 1.0, 0.0, 0), "L must be >= 1"),
+    "pairs do not broadcast": (
+        lambda: lp.pair_moments(np.ones(2), np.ones(3), 0.0, 10),
+        "must broadcast",
+    ),
+    "two queries at length zero": (
+        lambda: lp.output_covariance(HEAD, GAUSSIAN, [1, 0], [0, 1], 0),
+        "L must be >= 1",
+    ),
+    "two queries on signs": (
+        lambda: lp.output_covariance(HEAD, lp.Rademacher(2), [1, 0], [0, 1], 5),
+        "known for Gaussian tokens",
+    ),
+    "two batches of queries": (
+        lambda: lp.output_covariance(HEAD, GAUSSIAN, np.ones((2, 2)), np.ones((3, 2)), 5),
+        "the batches of z and z2 must broadcast",
+    ),
+    "first tokens beyond the prompt": (
+        lambda: lp.prefix_difference(HEAD, GAUSSIAN, [1, 0], 10, 5),
+        "first",
+    ),
+    "no first token": (
+        lambda: lp.prefix_difference(HEAD, GAUSSIAN, [1, 0], 0.5, 5),
+        "must be >= 1",
+    ),
+    "first tokens of signs": (
+        lambda: lp.prefix_difference(HEAD, lp.Rademacher(2), [1, 0], 2, 5),
+        "known for Gaussian tokens",
+    ),
+    "several heads on signs": (
+        lambda: lp.output_error(lp.MultiHead([HEAD, HEAD]), lp.Rademacher(2), [1, 0], 5),
+        r"pass method=lp.MonteCarlo\(key\)",
+    ),
+    "gradients of several heads": (
+        lambda: lp.sample_gradients(
+            KEY, lp.MultiHead([HEAD, HEAD]), GAUSSIAN, [1, 0], 5, 3, cotangent=[1, 0]
+        ),
+        "defined for one head",
+    ),
+    "horizon of several heads": (
+        lambda: lp.horizon(lp.MultiHead([HEAD, HEAD]), GAUSSIAN),
+        "pass one of its .heads",
+    ),
 }

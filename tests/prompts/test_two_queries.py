@@ -88,6 +88,17 @@ def test_output_covariance_in_one_dimension():
 
 
 @pytest.mark.slow
+def test_output_covariance_of_all_pairs_of_two_batches():
+    z = np.stack([Z, 0.3 * Z2, -Z])
+    table = lp.output_covariance(HEAD, MU, z[:, None], z, 10.0)
+    assert table.shape[:2] == (3, 3)
+    for i, j in np.ndindex(3, 3):
+        one = lp.output_covariance(HEAD, MU, z[i], z[j], 10.0)
+        np.testing.assert_allclose(table[i, j], one, rtol=1e-9, atol=1e-12)
+    along = lp.output_covariance(HEAD, MU, Z, Z2, np.array([[3.0], [10.0]]))
+    np.testing.assert_allclose(along[1, 0], lp.output_covariance(HEAD, MU, Z, Z2, 10.0), rtol=1e-9)
+
+
 def test_output_covariance_under_jit_and_grad():
     def total(z, z2):
         return lp.output_covariance(HEAD, MU, z, z2, 10.0).sum()

@@ -1,6 +1,7 @@
 """`largeprompt reproduce` and `report` with fake studies; test_paper.py runs the real ones."""
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -419,3 +420,32 @@ def test_reproduce_on_processes_gives_the_same_numbers(tmp_path):
     for name in ("check_value", "dense_against_numpy"):
         np.testing.assert_allclose(first[name], second[name], rtol=0, atol=1e-12)
     assert _cell(alone, "softmax-operator").name == _cell(together, "softmax-operator").name
+
+
+def _study_versions(monkeypatch, changed):
+    """The code version of every study after a change of one file of the package."""
+
+    def read_bytes(path, exact=Path.read_bytes):
+        return exact(path) + (b"# changed" if path.name == changed else b"")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "read_bytes", read_bytes)
+        _provenance.source_digest.cache_clear()
+        found = {name: studies.study_version(name) for name in STUDIES}
+    _provenance.source_digest.cache_clear()
+    return found
+
+
+@pytest.mark.parametrize(
+    ("changed", "affected"),
+    [
+        ("theorem_4_3.py", {"theorem-4.3", "theorem-5.1"}),  # imported by the other one
+        ("section_6.py", {"section-6"}),
+        ("mutants.py", set(STUDIES)),
+        ("flow.py", set(STUDIES)),
+        ("no such file.py", set()),
+    ],
+)
+def test_study_version_changes_with_what_a_study_imports(monkeypatch, changed, affected):
+    before, after = (_study_versions(monkeypatch, file) for file in ("", changed))
+    assert {name for name in STUDIES if before[name] != after[name]} == affected

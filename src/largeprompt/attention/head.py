@@ -1,4 +1,8 @@
-"""An attention head: the matrices U of the scores and V of the output."""
+"""Attention heads: the matrices U of the scores and V of the output; several heads as one."""
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from typing import Any
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -10,7 +14,34 @@ from .. import _checks
 from .._typing import ArrayInput
 
 
-class Head(eqx.Module):
+class AbstractHead(eqx.Module):
+    """One head, or several that attend to the same tokens and whose outputs are added."""
+
+    U: eqx.AbstractVar[Any]
+    V: eqx.AbstractVar[Any]
+    heads: eqx.AbstractVar["tuple[Head, ...]"]
+
+    @abstractmethod
+    def reading_tokens(self) -> "AbstractHead":
+        """The same scores, with the mean token of every head, one after the other, as output."""
+
+    @property
+    def dim(self) -> int:
+        """Dimension d of tokens."""
+        return self.heads[0].U.shape[-2]
+
+    @property
+    def query_dim(self) -> int:
+        """Dimension k of queries."""
+        return self.heads[0].U.shape[-1]
+
+    @property
+    def out_dim(self) -> int:
+        """Dimension m of the output."""
+        return self.heads[0].V.shape[-2]
+
+
+class Head(AbstractHead):
     """A head with score <x, U z> for token x and query z, and read-out V x.
 
     No 1/sqrt(d) is applied; it is part of U. Boursier & Boyer use U = K'Q; for the usual scaling of
@@ -55,6 +86,11 @@ class Head(eqx.Module):
         K, Q, scale = _checks.same_dtype(K, Q, scale.astype(K.dtype))
         return cls(U=scale * jnp.matmul(K.T, Q, precision="highest"), V=V)
 
+    @property
+    def heads(self) -> "tuple[Head, ...]":
+        """The head itself, alone."""
+        return (self,)
+
     @classmethod
     def key_value(cls, d_k: int, d_v: int, scale: ArrayInput = 1.0) -> "Head":
         """The head of tokens x = (k, v) with score scale <k, z> and read-out v, as transformers
@@ -86,17 +122,77 @@ class Head(eqx.Module):
         """The head with the same scores whose output is the mean token: V is the identity."""
         return Head(U=self.U, V=np.eye(self.dim, dtype=self.V.dtype))
 
-    @property
-    def dim(self) -> int:
-        """Dimension d of tokens."""
-        return self.U.shape[-2]
+
+class MultiHead(AbstractHead):
+    """Several heads on one prompt: T(z) = sum_h T_h(z), accepted wherever a head is.
+
+    The weights of all heads come from the same tokens, so their errors are correlated: those of
+    opposite heads (U, V) and (-U, -V) mostly cancel. What is defined for one head only, such as
+    `lp.horizon`, raises; pass it one of `.heads`.
+
+    **Arguments:** `heads`, a non-empty sequence of heads with equal d and equal m.
+
+    >>> import jax.numpy as jnp
+    >>> import largeprompt as lp
+    >>> eye, mu = jnp.eye(2), lp.Gaussian(jnp.zeros(2), jnp.eye(2))
+    >>> pair = lp.MultiHead([lp.Head(U=s * eye, V=s * eye / 2) for s in (1, -1)])
+    >>> heads = lp.Head(U=eye, V=eye), pair  # the same limit
+    >>> print([round(float(lp.output_error(head, mu, jnp.ones(2), 100)), 3) for head in heads])
+    [0.163, 0.084]
+    """
+
+    heads: tuple[Head, ...]
+
+    def __init__(self, heads: Sequence[AbstractHead]):
+        self.heads = flat_heads("heads", heads)
 
     @property
-    def query_dim(self) -> int:
-        """Dimension k of queries."""
-        return self.U.shape[-1]
+    def U(self) -> Any:
+        """U of the only head; raises if there are several."""
+        return self._only("U").U
 
     @property
-    def out_dim(self) -> int:
-        """Dimension m of the output."""
-        return self.V.shape[-2]
+    def V(self) -> Any:
+        """V of the only head; raises if there are several."""
+        return self._only("V").V
+
+    def _only(self, name: str) -> Head:
+        if len(self.heads) == 1:
+            return self.heads[0]
+        raise ValueError(
+            _checks.message(
+                f"what reads {name} is defined for one head",
+                f"a MultiHead of {len(self.heads)} heads",
+                "pass one of its .heads",
+            )
+        )
+
+    def reading_tokens(self) -> "MultiHead":
+        """Heads with the same scores, whose output is the mean tokens of all heads in a row."""
+        rows = np.eye(self.dim * len(self.heads)).reshape(len(self.heads), self.dim, -1)
+        pairs = zip(self.heads, rows, strict=True)
+        return MultiHead([Head(U=one.U, V=row.T.astype(one.V.dtype)) for one, row in pairs])
+
+
+def flat_heads(name: str, heads: Any) -> tuple[Head, ...]:
+    """The single heads of a sequence, which must have V of one shape."""
+    heads = (heads,) if isinstance(heads, AbstractHead) else tuple(heads)
+    if not heads or not all(isinstance(head, AbstractHead) for head in heads):
+        raise ValueError(
+            _checks.message(
+                f"{name} must be a non-empty sequence of heads",
+                f"{[type(head).__name__ for head in heads]}",
+                "pass for example [lp.Head(U=U, V=V), lp.Head(U=-U, V=-V)]",
+            )
+        )
+    flat = tuple(one for head in heads for one in head.heads)
+    if len({(head.V.shape, head.U.shape) for head in flat}) > 1:
+        raise ValueError(
+            _checks.message(
+                f"{name} must all have U and V of the same shape",
+                f"V of shapes {[head.V.shape for head in flat]}, "
+                f"U of shapes {[head.U.shape for head in flat]}",
+                "give every head the same d and m",
+            )
+        )
+    return flat

@@ -9,7 +9,7 @@ from jaxtyping import Array, Float
 from .. import _checks
 from .._typing import ArrayInput
 from ..measures import AbstractMeasure, Gaussian
-from .head import Head
+from .head import AbstractHead, Head, flat_heads
 from .softmax import attend
 
 
@@ -21,8 +21,8 @@ class Layer(eqx.Module):
     atoms of a prompt or another finite law are mapped one by one and keep their weights. Several
     layers are composed by `for layer in layers: mu = layer(mu)`.
 
-    **Arguments:** `heads`, a sequence of heads with equal d and equal m; with `residual=True` (the
-    default) m must equal d.
+    **Arguments:** `heads`, a sequence of heads with equal d and equal m, or a `MultiHead`; with
+    `residual=True` (the default) m must equal d.
 
     >>> import jax.numpy as jnp
     >>> import largeprompt as lp
@@ -34,17 +34,8 @@ class Layer(eqx.Module):
     heads: tuple[Head, ...]
     residual: bool = eqx.field(static=True)
 
-    def __init__(self, heads: Sequence[Head], residual: bool = True):
-        heads = (heads,) if isinstance(heads, Head) else tuple(heads)
-        shapes = {head.V.shape for head in heads if isinstance(head, Head)}
-        if not heads or not all(isinstance(head, Head) for head in heads) or len(shapes) > 1:
-            raise ValueError(
-                _checks.message(
-                    "heads must be a non-empty sequence of Head, all with V of the same shape",
-                    f"{[getattr(getattr(head, 'V', head), 'shape', type(head)) for head in heads]}",
-                    "give every head the same d and m",
-                )
-            )
+    def __init__(self, heads: Sequence[AbstractHead] | AbstractHead, residual: bool = True):
+        heads = flat_heads("heads", heads)
         if any(head.query_dim != head.dim for head in heads):
             raise ValueError(
                 _checks.message(

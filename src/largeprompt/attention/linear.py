@@ -6,15 +6,17 @@ from jaxtyping import Array, Float
 
 from .._typing import ArrayInput
 from ..measures import AbstractMeasure
-from .head import Head
+from .head import AbstractHead, Head
 from .softmax import queries_of, read_out, tilts_of
 
 
-def attend_linear(head: Head, measure: AbstractMeasure, z: ArrayInput) -> Float[Array, "*batch m"]:
+def attend_linear(
+    head: AbstractHead, measure: AbstractMeasure, z: ArrayInput
+) -> Float[Array, "*batch m"]:
     """T_lin[mu](z) = V E[x x'] U z; for a prompt, the average (1/L) sum_i V x_i <x_i, U z>.
 
     Equal to `attend` for centred Gaussian tokens. For N(m, G) it is V (G + m m') U z, while softmax
-    attention is V m + V G U z.
+    attention is V m + V G U z. Outputs of a `MultiHead` are added.
 
     >>> import jax.numpy as jnp
     >>> import largeprompt as lp
@@ -23,7 +25,8 @@ def attend_linear(head: Head, measure: AbstractMeasure, z: ArrayInput) -> Float[
     [ 1. -1.]
     """
     queries, batch = queries_of(head, measure, z)
-    return _attend_linear(head, measure, queries).reshape(*batch, head.out_dim)
+    first, *others = (_attend_linear(one, measure, queries) for one in head.heads)
+    return sum(others, start=first).reshape(*batch, head.out_dim)
 
 
 @eqx.filter_jit

@@ -14,11 +14,11 @@ from .. import _checks, _devices
 from .._typing import ArrayInput
 from ..measures import AbstractMeasure, Empirical, KeyValues, TiltedMoments, require_domain
 from .engines import Engine, checked_engine, empirical_moments, key_value_moments, sharded_moments
-from .head import Head
+from .head import AbstractHead, Head
 
 
 def attend(
-    head: Head,
+    head: AbstractHead,
     measure: AbstractMeasure,
     z: ArrayInput,
     *,
@@ -32,8 +32,8 @@ def attend(
 
     (Boursier & Boyer, Sec. 2). On an `Empirical` measure this is softmax attention over its tokens;
     on a `Gaussian` it is V m + V G U z (Lemma 2.1). Keys and values in two arrays are read in place
-    (`KeyValues`). It raises where U z lies outside the domain of
-    psi (`measure.in_domain`).
+    (`KeyValues`). Outputs of a `MultiHead` are added. It raises where U z lies outside the domain
+    of psi (`measure.in_domain`).
 
     **Arguments:** `z` of shape (k,) or (..., k). The other arguments concern measures given by
     tokens, such as `Empirical`: `engine` is "dense" (all scores in memory), "streamed" (over
@@ -49,8 +49,23 @@ def attend(
     [ 2. -2.]
     """
     engine, block_size = checked_engine(engine, block_size)
+    z = checked_queries(head, measure, z)
+    options = {"engine": engine, "block_size": block_size, "mesh": mesh}
+    first, *others = (_attend(one, measure, z, **options) for one in head.heads)
+    return sum(others, start=first)
+
+
+def _attend(
+    head: Head,
+    measure: AbstractMeasure,
+    z: Float[Array, "*batch k"],
+    *,
+    engine: Engine,
+    block_size: int | None,
+    mesh: Mesh | None,
+) -> Float[Array, "*batch m"]:
+    """The output of one head at queries that were checked."""
     if mesh is None:
-        z = checked_queries(head, measure, z)
         pair = measure.as_key_values()
         if pair is not None and head.splits_at(pair.key_dim):
             return _attend_pair(head, pair, z, engine=engine, block_size=block_size)
@@ -58,10 +73,9 @@ def attend(
         if prompt is not None:
             return _attend_tokens(head, prompt, z, engine=engine, block_size=block_size)
         return _attend_law(head, measure, inside_domain(head, measure, z))
-    queries, batch = queries_of(head, measure, z)
-    options = {"engine": engine, "block_size": block_size}
+    queries, options = z.reshape(-1, head.dim), {"engine": engine, "block_size": block_size}
     found = read_out(head, _on_mesh(head, measure, queries, mesh, **options).mean)
-    return found.reshape(*batch, head.out_dim)
+    return found.reshape(*z.shape[:-1], head.out_dim)
 
 
 # Compiled, so that a call outside `jit` is one dispatch. All leaves of a prompt are arrays, so that
@@ -123,21 +137,24 @@ def _on_mesh(
     return sharded_moments(prompt, tilts_of(head, measure, queries), mesh, **options)
 
 
-def read_out(head: Head, means: Float[Array, "q d"]) -> Float[Array, "q m"]:
+def read_out(head: AbstractHead, means: Float[Array, "q d"]) -> Float[Array, "q m"]:
     """V x for every row x, in the common dtype."""
     V, means = _checks.same_dtype(head.V, means)
     return jnp.matmul(means, V.T, precision="highest")
 
 
 class Jacobians(NamedTuple):
-    """dT/dU of shape (..., m, d, k) and dT/dV of shape (..., m, m, d)."""
+    """dT/dU of shape (..., m, d, k) and dT/dV of shape (..., m, m, d).
+
+    Those of a `MultiHead` have one more axis after the batch: the heads.
+    """
 
     U: Float[Array, "*batch m d k"]
     V: Float[Array, "*batch m m d"]
 
 
 def attend_jacobians(
-    head: Head,
+    head: AbstractHead,
     measure: AbstractMeasure,
     z: ArrayInput,
     *,
@@ -149,7 +166,8 @@ def attend_jacobians(
 
         dT_a / dU_jk = (V Cov_u)_aj z_k,    dT_a / dV_bj = delta_ab (grad psi(u))_j,    u = U z
 
-    (Boursier & Boyer, Sec. 3). Same arguments as `attend`.
+    (Boursier & Boyer, Sec. 3). Same arguments as `attend`. For a `MultiHead` the derivatives in
+    the parameters of each head, stacked on an axis after those of the batch.
 
     >>> import jax.numpy as jnp
     >>> import largeprompt as lp
@@ -161,6 +179,12 @@ def attend_jacobians(
     """
     engine, block_size = checked_engine(engine, block_size)
     queries, batch = queries_of(head, measure, z)
+    if len(head.heads) > 1:
+        options = {"engine": engine, "block_size": block_size, "mesh": mesh}
+        parts = [attend_jacobians(one, measure, queries, **options) for one in head.heads]
+        stacked = (jnp.stack(part, axis=1) for part in zip(*parts, strict=True))
+        return Jacobians(*(part.reshape(*batch, *part.shape[1:]) for part in stacked))
+    head = next(iter(head.heads))
     if mesh is None:
         queries = inside_domain(head, measure, queries)
         d_u, d_v = _attend_jacobians(head, measure, queries, engine, block_size)
@@ -204,7 +228,7 @@ def _jacobians(
 
 
 def tilts_of(
-    head: Head, measure: AbstractMeasure, queries: Float[Array, "q k"]
+    head: AbstractHead, measure: AbstractMeasure, queries: Float[Array, "q k"]
 ) -> Float[Array, "q d"]:
     """U z for every query, in the precision of the measure but at least float32."""
     U, queries = _checks.same_dtype(head.U, queries)
@@ -213,16 +237,19 @@ def tilts_of(
 
 
 def inside_domain(
-    head: Head, measure: AbstractMeasure, z: Float[Array, "*batch k"]
+    head: AbstractHead, measure: AbstractMeasure, z: Float[Array, "*batch k"]
 ) -> Float[Array, "*batch k"]:
     """Return the queries, or raise if E e^{<x, Uz>} is infinite at one of them."""
-    if measure.finite_everywhere:
-        return z
-    return require_domain(measure, "U z", tilts_of(head, measure, z.reshape(-1, head.query_dim)), z)
+    if not measure.finite_everywhere:
+        for one in head.heads:
+            z = require_domain(
+                measure, "U z", tilts_of(one, measure, z.reshape(-1, head.query_dim)), z
+            )
+    return z
 
 
 def queries_of(
-    head: Head, measure: AbstractMeasure, z: ArrayInput
+    head: AbstractHead, measure: AbstractMeasure, z: ArrayInput
 ) -> tuple[Float[Array, "q k"], tuple[int, ...]]:
     """Validate the queries and flatten them to (q, k); also returns the shape of the batch."""
     z = checked_queries(head, measure, z)
@@ -230,7 +257,7 @@ def queries_of(
 
 
 def checked_queries(
-    head: Head, measure: AbstractMeasure, z: ArrayInput
+    head: AbstractHead, measure: AbstractMeasure, z: ArrayInput
 ) -> Float[Array, "*batch k"]:
     """Validate the queries: an array that fits the head, and a measure that does."""
     if not isinstance(measure, AbstractMeasure):

@@ -1,18 +1,13 @@
-"""Compiler settings of the commands.
+"""Settings of JAX and NumPy for the commands.
 
-They are environment variables that JAX reads when it starts, so that processes a command starts
-compile in the same way.
+They are environment variables that both read when they start, so that processes a command starts
+have the same.
 """
 
 import os
-from importlib.metadata import version
 from pathlib import Path
 
-# XLA's newer CPU emitter takes two thirds longer to compile, and only makes sampling faster.
-_OLD_EMITTER = "--xla_cpu_use_fusion_emitters=false"
-_FEW_OPTIMISATIONS = "--xla_backend_optimization_level=1"
-# Versions of jaxlib that have the first flag: XLA aborts on unknown ones, and 0.11 lacks it.
-_KNOWN_BY = "0.10."
+from .._compiler_options import quick_to_compile
 
 
 def keep_compiled_programs() -> None:
@@ -35,8 +30,16 @@ def compile_quickly() -> None:
     one core by XLA's own options, 27 s by these, and 72 s at optimisation level 0.
     """
     flags = os.environ.get("XLA_FLAGS", "")
-    if version("jaxlib").startswith(_KNOWN_BY) and "xla_cpu_use_fusion_emitters" not in flags:
-        flags = f"{flags} {_OLD_EMITTER}"
-    if "xla_backend_optimization_level" not in flags:
-        flags = f"{flags} {_FEW_OPTIMISATIONS}"
+    for name, value in quick_to_compile().items():
+        if name not in flags:
+            flags = f"{flags} --{name}={str(value).lower()}"
     os.environ["XLA_FLAGS"] = flags.strip()
+
+
+def one_thread_for_matrices() -> None:
+    """One thread for NumPy's matrix products, unless the user chose otherwise.
+
+    Those of the studies are small: several threads wait for each other, and for busy cores, longer
+    than they compute. No effect once NumPy is imported.
+    """
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")

@@ -10,7 +10,7 @@ import typer
 
 from .._extras import require
 from .._progress import progress_bar
-from ._compiling import compile_quickly
+from ._compiling import compile_quickly, one_thread_for_matrices
 from ._output import use_float64
 
 if TYPE_CHECKING:
@@ -47,6 +47,7 @@ def reproduce(
     Exit status 1 if a statement does not hold, or a study has no result. Ctrl-C and SIGTERM end
     it with status 130 and 143, and --resume continues.
     """
+    one_thread_for_matrices()
     _require_report()
     if not full:
         compile_quickly()

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from .._provenance import describe, versions
-from ..attention import Head
+from ..attention import AbstractHead
 from ..measures import AbstractMeasure
 from ..prompts import AbstractMethod
 from .bounds import log_exponent, steepest_directions
@@ -15,14 +15,18 @@ from .rates import sharp_exponent, steepness
 
 
 def attributes(
-    head: Head, mu: AbstractMeasure, nu: AbstractMeasure, method: AbstractMethod, **more: str
+    head: AbstractHead,
+    mu: AbstractMeasure,
+    nu: AbstractMeasure,
+    method: AbstractMethod,
+    **more: str,
 ) -> dict[str, Any]:
     """The configuration, the exponent that theory gives it, method, versions and key."""
     found: dict[str, Any] = {**more, "method": method.description}
     found["tokens"], found["queries"] = type(mu).__name__, type(nu).__name__
     found["dim"], found["out_dim"] = np.int32(head.dim), np.int32(head.out_dim)
     tokens, queries = mu.as_gaussian(), nu.as_gaussian()
-    if tokens is not None and queries is not None:
+    if tokens is not None and queries is not None and len(head.heads) == 1:
         found["kappa"] = steepness(head, tokens, queries)
         found["sharp_exponent"] = sharp_exponent(found["kappa"])
         found |= steepest_directions(head, tokens, queries)

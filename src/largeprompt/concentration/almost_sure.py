@@ -22,7 +22,7 @@ from .. import _checks
 from .._lengths import token_count
 from .._softmax_sums import SoftmaxSums
 from .._typing import ArrayInput, KeyInput
-from ..attention import Head, attend
+from ..attention import AbstractHead, attend
 from ..attention.softmax import queries_of
 from ..measures import AbstractMeasure, Dirac
 from ..prompts import MonteCarlo
@@ -33,7 +33,7 @@ _BLOCK = 4096  # tokens drawn at once: part of what defines the random stream
 
 def growing_prompt(
     key: KeyInput,
-    head: Head,
+    head: AbstractHead,
     mu: AbstractMeasure,
     z: ArrayInput,
     lengths: Sequence[int] | ArrayInput,
@@ -97,7 +97,7 @@ def growing_prompt(
 
 @eqx.filter_jit
 def iterated_logarithm_scale(
-    head: Head, mu: AbstractMeasure, z: Float[Array, " d"]
+    head: AbstractHead, mu: AbstractMeasure, z: Float[Array, " d"]
 ) -> Float[Array, ""]:
     """sqrt(lambda_max) of the asymptotic covariance of sqrt(L) (T_L - T)."""
     u = head.U @ z
@@ -110,7 +110,7 @@ def iterated_logarithm_scale(
 @eqx.filter_jit
 def _path(
     key: Key[Array, ""],
-    head: Head,
+    head: AbstractHead,
     mu: AbstractMeasure,
     z: Float[Array, " d"],
     limit: Float[Array, " m"],

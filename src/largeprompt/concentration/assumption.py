@@ -23,7 +23,7 @@ import xarray as xr
 from .. import _checks
 from .._float64 import in_float64
 from .._linalg import covariance_root
-from ..attention import Head
+from ..attention import AbstractHead
 from ..measures import AbstractMeasure, Empirical, Gaussian
 from ..prompts import AbstractMethod, Exact, QuasiMonteCarlo
 from ..prompts.methods import as_method
@@ -39,7 +39,10 @@ _TOKENS = 2**12
 
 @in_float64
 def assumption_3_3(
-    head: Head, mu: AbstractMeasure, nu: AbstractMeasure, method: AbstractMethod | None = None
+    head: AbstractHead,
+    mu: AbstractMeasure,
+    nu: AbstractMeasure,
+    method: AbstractMethod | None = None,
 ) -> xr.Dataset:
     """The nine moments, with `tilted` and `joint` over ("token_order", "query_order"), their
     errors, and which are infinite.
@@ -96,7 +99,7 @@ def _numbers(*arrays: jax.Array) -> list[np.ndarray]:
 
 
 def _tilted(
-    head: Head, mu: AbstractMeasure, nu: AbstractMeasure, scrambling: Scrambling | None
+    head: AbstractHead, mu: AbstractMeasure, nu: AbstractMeasure, scrambling: Scrambling | None
 ) -> _Moments:
     tokens, queries = mu.as_gaussian(), nu.as_gaussian()
     if tokens is not None and queries is not None:
@@ -117,7 +120,7 @@ def _tilted(
 
 
 def _joint(
-    head: Head, mu: AbstractMeasure, nu: AbstractMeasure, scrambling: Scrambling | None
+    head: AbstractHead, mu: AbstractMeasure, nu: AbstractMeasure, scrambling: Scrambling | None
 ) -> _Moments:
     tokens, queries = mu.as_gaussian(), nu.as_gaussian()
     if tokens is not None and queries is not None:
@@ -143,7 +146,7 @@ def _joint(
     return _estimated(head, mu, nu, scrambling, normalised=False)
 
 
-def _joint_gaussian(head: Head, mu: Gaussian, nu: Gaussian) -> _Moments:
+def _joint_gaussian(head: AbstractHead, mu: Gaussian, nu: Gaussian) -> _Moments:
     """x = m + Bg, z = a + Dh: under e^{<x,Uz>} the vector (g, h) is Gaussian with precision I -
     [[0, B'UD], [., 0]].
     """
@@ -223,7 +226,7 @@ def _exponential(log: np.ndarray) -> np.ndarray:
 
 
 def _estimated(
-    head: Head,
+    head: AbstractHead,
     mu: AbstractMeasure,
     nu: AbstractMeasure,
     scrambling: Scrambling | None,
@@ -251,7 +254,7 @@ def _estimated(
     return _Moments(value, error)
 
 
-def _sums(head: Head, x: Empirical, z: Empirical, normalised: bool) -> np.ndarray:
+def _sums(head: AbstractHead, x: Empirical, z: Empirical, normalised: bool) -> np.ndarray:
     """E |x|^p |z|^q e^{<x, Uz>} over the points of both, with softmax weights if normalised."""
     scores = z.points @ head.U.T @ x.points.T  # (queries, tokens)
     weights = jnp.exp(scores) * x.weights

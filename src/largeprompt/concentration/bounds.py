@@ -28,7 +28,7 @@ from jaxtyping import Float
 from .. import _checks
 from .._linalg import covariance_root
 from .._typing import ArrayInput
-from ..attention import Head
+from ..attention import AbstractHead
 from ..measures import Gaussian
 
 _SAME = 1e-9  # relative distance below which two eigenvalues, or kappa and 1/2, are taken as equal
@@ -103,7 +103,7 @@ def _log_shape(quantity: str, c2: float, sigma: float, L: np.ndarray) -> np.ndar
     return np.where(np.isinf(L), -np.inf, found)
 
 
-def steepest_directions(head: Head, mu: Gaussian, nu: Gaussian) -> dict[str, Any]:
+def steepest_directions(head: AbstractHead, mu: Gaussian, nu: Gaussian) -> dict[str, Any]:
     """What decides the powers of ln L beside L^-theta, as attributes of a curve.
 
     The multiplicity of kappa, the length of the mean query along its directions in the metric of

@@ -5,7 +5,7 @@ import xarray as xr
 
 from .._lengths import length_vector, longest_finite
 from .._typing import ArrayInput
-from ..attention import Head
+from ..attention import AbstractHead
 from ..measures import AbstractMeasure
 from ..prompts import AbstractMethod, OutputError
 from ..prompts.methods import as_method
@@ -14,7 +14,7 @@ from ._attributes import attributes
 
 
 def limit_comparison(
-    head: Head,
+    head: AbstractHead,
     mu: AbstractMeasure,
     nu: AbstractMeasure,
     lengths: ArrayInput,

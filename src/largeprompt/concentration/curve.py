@@ -4,9 +4,10 @@ import numpy as np
 import xarray as xr
 
 from .. import _checks
+from .._float64 import not_traced
 from .._lengths import length_vector, longest_finite
 from .._typing import ArrayInput
-from ..attention import Head
+from ..attention import AbstractHead
 from ..measures import AbstractMeasure
 from ..prompts import AbstractMethod, AbstractQuantity, OutputError
 from ..prompts.methods import as_method
@@ -16,8 +17,9 @@ from ._attributes import attributes
 from .explicit_bound import explicit_bound
 
 
+@not_traced
 def concentration_curve(
-    head: Head,
+    head: AbstractHead,
     mu: AbstractMeasure,
     nu: AbstractMeasure,
     lengths: ArrayInput,

@@ -24,20 +24,20 @@ N(c, C) is finite if kappa = lambda_max(C^{1/2} U'GU C^{1/2}) < 1/2, where the s
 import numpy as np
 
 from .._linalg import covariance_root
-from ..attention import Head
+from ..attention import AbstractHead
 from ..measures import AbstractMeasure, Gaussian
 
 
 def explicit_bound(
-    head: Head, mu: AbstractMeasure, nu: AbstractMeasure, lengths: np.ndarray, quantity: str
+    head: AbstractHead, mu: AbstractMeasure, nu: AbstractMeasure, lengths: np.ndarray, quantity: str
 ) -> np.ndarray | None:
     """The bound, averaged over queries of law nu, for every length; infinite if kappa >= 1/2.
 
-    None where it is not known: for dT/dU, tokens that are not Gaussian, and laws of queries that
-    are neither Gaussian nor discrete.
+    None where it is not known: for dT/dU, several heads, tokens that are not Gaussian, and laws of
+    queries that are neither Gaussian nor discrete.
     """
     tokens, queries, atoms = mu.as_gaussian(), nu.as_gaussian(), nu.atoms()
-    if tokens is None or quantity not in ("output", "gradient_V"):
+    if tokens is None or quantity not in ("output", "gradient_V") or len(head.heads) > 1:
         return None
     U, V, G = (np.asarray(a, np.float64) for a in (head.U, head.V, tokens.covariance))
     copies = 1

@@ -6,9 +6,10 @@ from typing import NamedTuple
 import numpy as np
 
 from .. import _checks
+from .._float64 import not_traced
 from .._search import smallest_length
 from .._typing import ArrayInput
-from ..attention import Head
+from ..attention import AbstractHead
 from ..measures import AbstractMeasure, Dirac
 from ..prompts import AbstractMethod, AbstractQuantity, MonteCarlo, OutputError, SecondMoment
 from ..prompts.methods import as_method
@@ -29,8 +30,9 @@ class PromptLength(NamedTuple):
     sentence: str
 
 
+@not_traced
 def prompt_length_for(
-    head: Head,
+    head: AbstractHead,
     mu: AbstractMeasure,
     z: AbstractMeasure | ArrayInput,
     tolerance: ArrayInput,
@@ -83,7 +85,7 @@ def prompt_length_for(
 
 
 def _size_of_limit(
-    head: Head, mu: AbstractMeasure, nu: AbstractMeasure, method: AbstractMethod
+    head: AbstractHead, mu: AbstractMeasure, nu: AbstractMeasure, method: AbstractMethod
 ) -> float:
     """E |T(z)|^2 over queries."""
     second = method.expect(SecondMoment(), head, mu, nu, math.inf).value

@@ -15,7 +15,7 @@ import xarray as xr
 from .. import _checks
 from .._linalg import covariance_root
 from .._typing import ArrayInput
-from ..attention import Head
+from ..attention import AbstractHead
 from ..measures import AbstractMeasure, Gaussian
 from ..participation import participation
 
@@ -40,7 +40,7 @@ def sharp_exponent(kappa: ArrayInput) -> float:
     return 1 / kappa / (math.sqrt(0.25 + 1 / kappa) + 0.5)
 
 
-def steepness(head: Head, mu: Gaussian, nu: Gaussian) -> float:
+def steepness(head: AbstractHead, mu: Gaussian, nu: Gaussian) -> float:
     """kappa = lambda_max(C^{1/2} U'GU C^{1/2}) of tokens N(., G) and queries N(., C), the argument
     of `sharp_exponent`.
     """
@@ -191,7 +191,7 @@ class Horizon(NamedTuple):
     pointwise_rate: float
 
 
-def horizon(head: Head, mu: AbstractMeasure) -> Horizon:
+def horizon(head: AbstractHead, mu: AbstractMeasure) -> Horizon:
     """Two rates of self-attention, where queries are drawn like the tokens (nu = mu Gaussian).
 
     Bohbot et al. (Token Sample Complexity, 2026) bound moments of the law of the output by

@@ -14,6 +14,7 @@ from jaxtyping import Array, Key
 
 from .. import _checks, _devices
 from .._arrays import cast
+from .._float64 import not_traced
 from .._lengths import one_length
 from .._typing import ArrayInput, KeyInput
 from ..icl import AbstractParams, AbstractTask, Attention, checked_attention
@@ -24,6 +25,7 @@ from .group import Descent, Group
 _RATE = 1e-3
 
 
+@not_traced
 def descend(
     key: KeyInput,
     task: AbstractTask,
@@ -128,7 +130,15 @@ def descend_many(
     first = jax.tree.map(lambda leaf: leaf[0], params)
     task.check_params(first)
     mesh = None if mesh is None else _devices.checked_mesh(mesh)
-    optimiser = shared(optax.sgd(_RATE) if optimiser is None else optimiser)
+    optimiser = optax.sgd(_RATE) if optimiser is None else optimiser
+    if not (hasattr(optimiser, "init") and hasattr(optimiser, "update")):
+        rate = optimiser if isinstance(optimiser, float) else _RATE
+        raise ValueError(
+            _checks.message(
+                "optimiser must be one of optax", repr(optimiser), f"pass optax.sgd({rate:g})"
+            )
+        )
+    optimiser = shared(optimiser)
     batches: dict[Hashable, list[int]] = {}
     for i, run in enumerate(zip(lengths, attention, strict=True)):
         batches.setdefault(task.batching_key(*run, method), []).append(i)

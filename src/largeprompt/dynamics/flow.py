@@ -13,11 +13,11 @@ import numpy as np
 
 from .. import _checks
 from .._arrays import flattened, restorer, to_numpy
-from .._float64 import in_float64
+from .._float64 import in_float64, not_traced
 from .._lengths import one_length
 from .._typing import ArrayInput
 from ..icl import AbstractParams, AbstractTask, Attention, FreshRisk, RiskFunction
-from ..icl.flat_gradients import ValueAndGradient, flat_value_and_gradient
+from ..icl.flat_gradients import ValueAndGradient, coordinates_for, flat_value_and_gradient
 from ..prompts import AbstractMethod
 from ._solver import Segment, Tolerances, follow
 from .trajectory import Phase, Trajectory
@@ -31,6 +31,7 @@ _STEPS = 2048  # most steps of a segment
 _SHARPER = 1e-5  # tolerances of the descent, relative to those in the valley
 
 
+@not_traced
 @in_float64
 def gradient_flow(
     task: AbstractTask,
@@ -176,7 +177,7 @@ class _Run(NamedTuple):
             self.times,
             tolerances,
             implicit=implicit,
-            coordinates=here.straight_coordinates() if implicit else None,
+            coordinates=coordinates_for(self.objective, here) if implicit else None,
             most_steps=_STEPS,
         )
 

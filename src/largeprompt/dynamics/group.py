@@ -1,6 +1,8 @@
 """Runs trained in one vmapped loop, in chunks of steps, so progress can be shown and saved."""
 
 import time
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +16,13 @@ from jaxtyping import Array, Bool, Key
 
 from .. import _checks, _devices
 from .._arrays import cast
+from .._compiler_options import quick_to_compile
 from .._progress import progress_bar
 from ..icl import AbstractParams, AbstractTask, BatchLoss, FreshRisk
 from ..prompts.normals import threefry, words
 from ._optimisers import fingerprint
 from .checkpoint import Checkpoint, Progress, digest
 
-_OPTIMISED = {"xla_backend_optimization_level": 3}  # whatever XLA_FLAGS says of other programs
 _SECONDS = 2.0  # for a chunk of steps: how often progress is shown and saved
 _FINISHED = "finished: all steps were taken"
 
@@ -174,7 +176,6 @@ def _all_finite(tree: Any) -> Bool[Array, " runs"]:
     return jnp.stack(leaves).all(axis=0)
 
 
-@eqx.filter_jit(compiler_options=_OPTIMISED)  # pyright: ignore[reportCallIssue]
 def advance(
     losses: Any,
     optimiser: optax.GradientTransformation,
@@ -187,7 +188,15 @@ def advance(
 
     The key of step k depends on the run's key and k only, so chunks may end anywhere.
     """
-    return _advance((start, stop), (losses, keys, state), optimiser=optimiser)
+    return _program()((start, stop), (losses, keys, state), optimiser=optimiser)
+
+
+@cache
+def _program() -> Callable[..., Any]:
+    """`_advance`, compiled; on a CPU, where kernels of the package do most of the work, quickly."""
+    options = quick_to_compile() if jax.default_backend() == "cpu" else {}
+    # equinox passes options that it does not document on to `jax.jit`
+    return eqx.filter_jit(_advance, compiler_options=options)  # pyright: ignore[reportCallIssue]
 
 
 def _advance(bounds: tuple, runs: tuple, *, optimiser: optax.GradientTransformation) -> Any:

@@ -8,6 +8,7 @@ from .params import AbstractParams as AbstractParams
 from .params import BlockParams as BlockParams
 from .params import FactoredParams as FactoredParams
 from .params import HeadParams as HeadParams
+from .params import MultiHeadParams as MultiHeadParams
 from .risks import AbstractRisk as AbstractRisk
 from .risks import Attention as Attention
 from .risks import BatchLoss as BatchLoss

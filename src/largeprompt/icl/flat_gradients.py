@@ -11,7 +11,8 @@ import numpy as np
 from jaxtyping import Array
 
 from .._arrays import flattened, restorer, splitter
-from .params import AbstractParams
+from .coordinates import Coordinates
+from .params import AbstractParams, blocks_of
 from .risks import NumpyFunction, RiskFunction, by_numpy
 
 ValueAndGradient = Callable[[np.ndarray], tuple[float, np.ndarray]]
@@ -40,6 +41,17 @@ def _by_program(
 ) -> tuple[float, np.ndarray]:
     value, gradient = _value_and_gradient(function, jax.tree.map(jnp.asarray, restore(flat)))
     return float(value), flattened(gradient)
+
+
+def coordinates_for(function: RiskFunction, params: AbstractParams) -> Coordinates | None:
+    """Coordinates for an implicit solver: those the function knows to be invariant, or the
+    straight ones of the parameters.
+    """
+    invariant = getattr(function, "invariant_coordinates", None)
+    blocks = blocks_of(params)
+    if invariant is not None and blocks is not None and by_numpy(function, params) is not None:
+        return invariant(np.stack([np.asarray(block.A) for block in blocks]))
+    return params.straight_coordinates()
 
 
 @eqx.filter_jit

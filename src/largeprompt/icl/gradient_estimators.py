@@ -24,6 +24,7 @@ from jaxtyping import Array, Float, Key, Shaped
 
 from .._arrays import cast
 from .._linalg import psd_sqrt
+from .._message import message
 from ..prompts.normals import counters, normal_pairs, words
 from ..prompts.sampling import SCORES_AND_VALUES, polar
 from ..prompts.weighted_sums import weighted_sums
@@ -124,19 +125,29 @@ class AbstractPromptLoss(eqx.Module):
 
     def __call__(self, key: Key[Array, ""], params: AbstractParams) -> Float[Array, ""]:
         queries = self.regression.queries(key, self.batch)
-        a, c = self.regression.directions(params, queries)
         target = jnp.sum(queries.w * queries.x, axis=1) + queries.noise
-        fixed_a, fixed_c = jax.lax.stop_gradient((a, c))
-        f, by_a, by_c = self.responses(key, fixed_a, fixed_c)
-        # f with its derivatives as drawn: nothing is differentiated through the sampling
-        predictions = f + jnp.sum(by_a * (a - fixed_a) + by_c * (c - fixed_c), axis=1)
-        return 0.5 * jnp.mean((predictions - target) ** 2)
+        parts, errors = params.parts(), -target
+        responses = self.responses if len(parts) == 1 else self.responses_on_same_tokens
+        for part in parts:
+            a, c = self.regression.directions(part, queries)
+            fixed_a, fixed_c = jax.lax.stop_gradient((a, c))
+            f, by_a, by_c = responses(key, fixed_a, fixed_c)
+            # f with its derivatives as drawn: nothing is differentiated through the sampling
+            moved = jnp.sum(by_a * (a - fixed_a) + by_c * (c - fixed_c), axis=1)
+            errors = errors + f + moved
+        return 0.5 * jnp.mean(errors**2)
 
     @abstractmethod
     def responses(
         self, key: Key[Array, ""], a: Float[Array, "n D"], c: Float[Array, "n D"]
     ) -> Response:
         """(f, df/da, df/dc) of one prompt for each row of a and c."""
+
+    def responses_on_same_tokens(
+        self, key: Key[Array, ""], a: Float[Array, "n D"], c: Float[Array, "n D"]
+    ) -> Response:
+        """The same from prompts that depend on the key alone, so that several heads share them."""
+        return self.responses(key, a, c)
 
 
 class WholePromptLoss(AbstractPromptLoss):
@@ -189,6 +200,35 @@ class ScoreLoss(AbstractPromptLoss):
         )
         rest = normal_pairs(words(key), _REST, counters(a.shape), a.dtype)
         return jax.vmap(softmax_response)(*sums, *rest, plane, value)
+
+    def responses_on_same_tokens(
+        self, key: Key[Array, ""], a: Float[Array, "n D"], c: Float[Array, "n D"]
+    ) -> Response:
+        """Whole prompts, of as many tokens as the capacity, those beyond the length without weight.
+
+        Under linear attention several heads would be one.
+        """
+        if self.attention == "linear":
+            raise ValueError(
+                message(
+                    "several heads of linear attention are trained on whole prompts",
+                    "method=lp.MonteCarlo()",
+                    "pass method=lp.MonteCarlo(whole_tokens=True), or one head",
+                )
+            )
+        keys = jax.vmap(lambda i: jax.random.fold_in(key, i))(jnp.arange(self.batch))
+        present = jax.lax.iota(jnp.uint32, self.capacity) < self.L
+
+        def one(row: tuple[Array, Array, Array]) -> Response:
+            own, a, c = row
+            tokens = jax.random.normal(own, (self.capacity, len(a)), a.dtype)
+            p = jax.nn.softmax(jnp.where(present, _product(tokens, a), -jnp.inf))
+            values = _product(tokens, c)
+            f = p @ values
+            return f, _product(p * (values - f), tokens), _product(p, tokens)
+
+        at_once = max(1, _NUMBERS // (self.capacity * a.shape[1]))
+        return jax.lax.map(one, (keys, a, c), batch_size=min(at_once, len(a)))
 
 
 class LossOfOne(eqx.Module):

@@ -42,8 +42,9 @@ from .gradient_estimators import (
     ScoreLoss,
     WholePromptLoss,
 )
+from .many_head_risk import ManyHeadExact, SummedRisk
 from .output_moments import output_moments
-from .params import AbstractParams, BlockParams
+from .params import AbstractParams, blocks_of
 from .prompt_losses import check_tokens
 from .regression_risk import RegressionRisk
 from .risks import (
@@ -194,13 +195,22 @@ class LinearRegression(AbstractTask):
     ) -> AbstractRisk | None:
         """Closed forms, or quadrature where w has at most two dimensions; in 64-bit mode."""
         closed = self._closed_form(length, attention, like)
-        if closed is None and self._rank() <= _LOW:
+        if closed is None and len(like.parts()) == 1 and self._rank() <= _LOW:
             return _Quadrature(self, length, attention)
         return closed
 
     def _closed_form(
         self, length: float, attention: Attention, like: AbstractParams
-    ) -> ExactRisk | None:
+    ) -> AbstractRisk | None:
+        blocks = blocks_of(like)
+        if len(like.parts()) > 1:
+            if blocks is None:
+                return None
+            if attention == "linear" or math.isinf(length):
+                summed = SummedRisk(self.risk_function(length, attention))
+                return ExactRisk(summed, _LINEAR_ERROR, _RANGE)
+            self._check_length(length)
+            return ManyHeadExact(self.problem(), length)
         if attention == "linear" or math.isinf(length):
             return ExactRisk(self.risk_function(length, attention), _LINEAR_ERROR, _RANGE)
         if like.as_block() is None:
@@ -212,17 +222,20 @@ class LinearRegression(AbstractTask):
         checked_attention(attention)
         length = one_length(L)
         if attention == "softmax" and math.isfinite(length):
-            if length > LONGEST:
-                raise ValueError(
-                    _checks.message(
-                        f"the risk of softmax attention is computed for L up to {LONGEST:g}",
-                        f"L = {length:g}",
-                        "pass L=jnp.inf",
-                    )
-                )
+            self._check_length(length)
             return self.problem(), exponential_table(length)
         # at infinity softmax attention of Gaussian tokens is linear attention (Lemma 2.1)
         return self.problem(), jax.device_put(np.float64(1 / length))
+
+    def _check_length(self, length: float) -> None:
+        if length > LONGEST:
+            raise ValueError(
+                _checks.message(
+                    f"the risk of softmax attention is computed for L up to {LONGEST:g}",
+                    f"L = {length:g}",
+                    "pass L=jnp.inf",
+                )
+            )
 
     def _rank(self) -> int:
         """The dimension of the law of w."""
@@ -265,7 +278,7 @@ class LinearRegression(AbstractTask):
         self, params: AbstractParams, length: float, attention: Attention, method: MonteCarlo
     ) -> LossOfKey:
         """From the scores alone, in float32; with `whole_tokens` as for every task."""
-        if method.whole_tokens:
+        if method.whole_tokens or len(params.parts()) > 1:
             return super().loss_of_prompt(params, length, attention, method)
         loss = self.batch_loss(length, attention, method, 1, jnp.float32)
         assert isinstance(loss, AbstractPromptLoss)
@@ -325,8 +338,11 @@ class LinearRegression(AbstractTask):
         """Exact in block form; otherwise exact given w and query, over quasi-random ones."""
         from .regression_test_risk import conditional_test_risk, exact_test_risk
 
-        if like.as_block() is not None:
-            return exact_test_risk([self.risk_function(*run) for run in runs])
+        if blocks_of(like) is not None:
+            risks = [self._closed_form(*run, like) for run in runs]
+            return exact_test_risk([risk.objective() for risk in risks if risk is not None])
+        if len(like.parts()) > 1:
+            return super().test_risk(key, runs, like)
         return conditional_test_risk(self, key, runs)
 
     @in_float64
@@ -373,11 +389,16 @@ class LinearRegression(AbstractTask):
                 return Estimate(np.asarray(value), np.asarray(error), method)
 
     @in_float64
-    def minimiser(self, L: ArrayInput, attention: Attention = "softmax") -> "Minimiser":
+    def minimiser(
+        self, L: ArrayInput, attention: Attention = "softmax", heads: int = 1
+    ) -> "Minimiser":
         """The best head in block form, its risk, and the gradient norm there, which certifies it.
 
         Linear attention: closed form. Softmax: BFGS from the minimiser of linear attention, then
-        Newton steps.
+        Newton steps. With several `heads` the best `MultiHeadParams` found by one descent for each
+        number of negative b_h. Their risk may have no minimiser: where heads do best in the limit
+        A_h -> 0 with b_h A_h fixed, the descent stops on the way, and `gradient_norm` says how
+        close it came.
 
         >>> import jax.numpy as jnp
         >>> import largeprompt as lp
@@ -387,14 +408,19 @@ class LinearRegression(AbstractTask):
         0.12933 0.431 True
         """
         from .minimise import minimise_block
+        from .minimise_heads import minimise_heads
 
-        return Minimiser(*minimise_block(self, one_length(L), attention))
+        checked_attention(attention)
+        length, count = one_length(L), _checks.count("heads", heads)
+        if count == 1:
+            return Minimiser(*minimise_block(self, length, attention))
+        return Minimiser(*minimise_heads(self, length, attention, count))
 
 
 class Minimiser(NamedTuple):
     """A minimiser of the risk over heads in block form."""
 
-    params: BlockParams
+    params: Any  # BlockParams, or MultiHeadParams for several heads
     risk: Float[Array, ""]
     gradient_norm: Float[Array, ""]
 
@@ -495,6 +521,9 @@ def task_risk(
         found = known(length, attention, like)
         if found is not None:
             return found
+    if len(like.parts()) > 1:
+        limits = "a risk of several heads in closed form only if all are in block form"
+        raise unsupported(task, limits, method, "lp.MonteCarlo(key), or heads of BlockParams")
     if isinstance(method, QuasiMonteCarlo):
         return _QuasiRandom(task, length, attention, method)
     limits = (

@@ -11,6 +11,7 @@ from scipy.sparse.linalg import LinearOperator, minres
 
 from .. import _checks
 from .._arrays import to_jax, to_numpy
+from .many_head_risk import shared_axes
 from .params import BlockParams
 from .risks import Attention
 
@@ -23,7 +24,10 @@ _NEWTON = 24
 _KRYLOV = 500  # products with the Hessian in a step, where it is not stored
 _DENSE = 300  # unknowns up to which Newton's method stores their Hessian
 _DIFFERENCE = 1e-4  # relative step of the difference quotients in the Hessian
-_CERTIFIED = 1e-9  # largest gradient norm accepted
+CERTIFIED = 1e-9  # largest gradient norm accepted
+
+
+Objective = Callable[[np.ndarray], tuple[float, np.ndarray]]  # value and gradient
 
 
 def minimise_block(
@@ -41,10 +45,10 @@ def minimise_block(
         A, b = _descend(_Valley(evaluate, _shared_axes(task), len(A)), A, b)
     risk, gradient = evaluate(A, b)
     norm = float(np.linalg.norm([np.linalg.norm(part) for part in gradient]))
-    if not norm <= _CERTIFIED:
+    if not norm <= CERTIFIED:
         raise ValueError(
             _checks.message(
-                f"a minimiser must have a gradient norm of at most {_CERTIFIED:g}",
+                f"a minimiser must have a gradient norm of at most {CERTIFIED:g}",
                 f"{norm:.2e} at L = {L:g}",
                 "choose a larger L: the best head of a very short prompt has scores that are too "
                 "large for the exact average",
@@ -107,14 +111,7 @@ class _Valley(NamedTuple):
 def _shared_axes(task: "LinearRegression") -> np.ndarray | None:
     """Eigenvectors of all three covariances of a task, None if there are none."""
     Sig, root, S, _ = to_numpy(task.problem())
-    # distinct coefficients, so that eigenvalues that agree in one matrix are told apart by another
-    mix = sum(c * M / np.linalg.norm(M) for c, M in zip((1, 0.7, 0.4), (Sig, root, S), strict=True))
-    axes = np.linalg.eigh(mix)[1]
-    for matrix in (Sig, root, S):
-        turned = axes.T @ matrix @ axes
-        if np.max(np.abs(turned - np.diag(np.diag(turned)))) > 1e-12 * np.max(np.abs(turned)):
-            return None
-    return axes
+    return shared_axes(Sig, root, S)
 
 
 def _descend(valley: _Valley, A: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -131,13 +128,13 @@ def _descend(valley: _Valley, A: np.ndarray, b: np.ndarray) -> tuple[np.ndarray,
         method="BFGS" if dense else "L-BFGS-B",
         options={"maxiter": _STEPS, "gtol": 1e-9},
     ).x
-    return valley.params(_newton(valley, near, _dense_step if dense else _streamed_step))
+    return valley.params(newton(valley, near, dense_step if dense else _streamed_step))
 
 
-_StepRule = Callable[[_Valley, np.ndarray, np.ndarray], np.ndarray]  # (valley, y, g) -> H^-1 g
+_StepRule = Callable[[Objective, np.ndarray, np.ndarray], np.ndarray]  # (valley, y, g) -> H^-1 g
 
 
-def _newton(valley: _Valley, y: np.ndarray, step_of: _StepRule) -> np.ndarray:
+def newton(valley: Objective, y: np.ndarray, step_of: _StepRule) -> np.ndarray:
     """Newton steps while they promise less and less: the decrease g'H^-1 g of the risk.
 
     The risk itself cannot tell the last steps apart: near the minimum it is constant to rounding.
@@ -153,7 +150,7 @@ def _newton(valley: _Valley, y: np.ndarray, step_of: _StepRule) -> np.ndarray:
     return best
 
 
-def _dense_step(valley: _Valley, y: np.ndarray, gradient: np.ndarray) -> np.ndarray:
+def dense_step(valley: Objective, y: np.ndarray, gradient: np.ndarray) -> np.ndarray:
     hessian = np.stack([_along(valley, y, e) for e in np.eye(len(y))])
     # scaled, so that the flat direction of the valley does not pass for a null space
     diagonal = np.abs(np.diag(hessian))
@@ -162,7 +159,7 @@ def _dense_step(valley: _Valley, y: np.ndarray, gradient: np.ndarray) -> np.ndar
     return np.linalg.lstsq(scaled, gradient / scale)[0] / scale
 
 
-def _streamed_step(valley: _Valley, y: np.ndarray, gradient: np.ndarray) -> np.ndarray:
+def _streamed_step(valley: Objective, y: np.ndarray, gradient: np.ndarray) -> np.ndarray:
     """From products of the Hessian with vectors, which need no more memory than a gradient."""
 
     def product(v: np.ndarray) -> np.ndarray:
@@ -173,7 +170,7 @@ def _streamed_step(valley: _Valley, y: np.ndarray, gradient: np.ndarray) -> np.n
     return minres(hessian, gradient, rtol=1e-10, maxiter=_KRYLOV)[0]
 
 
-def _along(valley: _Valley, y: np.ndarray, direction: np.ndarray) -> np.ndarray:
+def _along(valley: Objective, y: np.ndarray, direction: np.ndarray) -> np.ndarray:
     """Derivative of the gradient along a direction, by a central difference.
 
     The step is long: along the valley the gradient is of order 1/L, and rounding must stay below

@@ -1,6 +1,7 @@
-"""Parameters of one attention head with a scalar prediction: general, factorised, block, custom."""
+"""Parameters of heads with a scalar prediction: general, factorised, block, several, custom."""
 
 import abc
+from collections.abc import Sequence
 from typing import Any, final
 
 import equinox as eqx
@@ -10,7 +11,7 @@ from jaxtyping import Array, Float
 from .. import _checks
 from .._static_fields import make_static
 from .._typing import ArrayInput
-from ..attention import Head
+from ..attention import AbstractHead, Head, MultiHead
 from .coordinates import PRODUCT, Coordinates
 
 _STRAIGHT = 1e-3  # smallest |b| that coordinates (bA, b) divide by
@@ -33,13 +34,17 @@ class AbstractParams(eqx.Module):
     def matrices(self) -> tuple[Float[Array, "D D"], Float[Array, " D"]]:
         """(U, v)."""
 
+    def parts(self) -> "tuple[AbstractParams, ...]":
+        """The parameters of single heads whose predictions are added: by default these alone."""
+        return (self,)
+
     @property
     def dim(self) -> int:
         """The dimension D of a token."""
         return len(self.matrices()[1])
 
     @property
-    def head(self) -> Head:
+    def head(self) -> AbstractHead:
         """The head with read-out v."""
         U, v = self.matrices()
         return Head(U=U, V=v[None])
@@ -210,3 +215,79 @@ class FactoredParams(AbstractParams):
 
     def rescaled(self) -> "FactoredParams":
         return FactoredParams(-self.K, -self.Q, self.V, self.O, self.scale)
+
+
+@final
+class MultiHeadParams(AbstractParams):
+    """Several heads whose predictions are added, trained together.
+
+    The risk of linear regression is exact where all heads are in block form; otherwise it is
+    sampled.
+
+    **Arguments:** `heads`, a non-empty sequence of parameters of heads on tokens of one dimension.
+
+    >>> import jax.numpy as jnp
+    >>> import largeprompt as lp
+    >>> task = lp.LinearRegression(jnp.eye(5), task_cov=jnp.eye(5) / 5, noise_variance=0.1)
+    >>> pair = [lp.BlockParams(s * 0.36 * jnp.eye(5), s * 0.99) for s in (1, -1)]
+    >>> print(f"{task.risk(lp.MultiHeadParams(pair), 10).value:.4f}")
+    0.2574
+    """
+
+    heads: tuple[AbstractParams, ...]
+
+    def __init__(self, heads: Sequence[AbstractParams]):
+        heads = (heads,) if isinstance(heads, AbstractParams) else tuple(heads)
+        if not heads or not all(isinstance(head, AbstractParams) for head in heads):
+            raise ValueError(
+                _checks.message(
+                    "heads must be a non-empty sequence of parameters",
+                    f"{[type(head).__name__ for head in heads]}",
+                    "pass for example [lp.BlockParams(A, b), lp.BlockParams(-A, -b)]",
+                )
+            )
+        flat = tuple(part for head in heads for part in head.parts())
+        if len({part.dim for part in flat}) > 1:
+            raise ValueError(
+                _checks.message(
+                    "heads must act on tokens of one dimension",
+                    f"dimensions {[part.dim for part in flat]}",
+                    "give every head matrices of the same shapes",
+                )
+            )
+        self.heads = flat
+
+    def parts(self) -> tuple[AbstractParams, ...]:
+        return self.heads
+
+    def matrices(self) -> tuple[Float[Array, "D D"], Float[Array, " D"]]:
+        if len(self.heads) == 1:
+            return self.heads[0].matrices()
+        raise ValueError(
+            _checks.message(
+                "one matrix U and one read-out v belong to one head",
+                f"MultiHeadParams of {len(self.heads)} heads",
+                "use one of its .heads; to train, pass method=lp.MonteCarlo()",
+            )
+        )
+
+    @property
+    def dim(self) -> int:
+        return self.heads[0].dim
+
+    @property
+    def head(self) -> AbstractHead:
+        return MultiHead([part.head for part in self.heads])
+
+    def as_block(self) -> BlockParams | None:
+        return self.heads[0].as_block() if len(self.heads) == 1 else None
+
+    def rescaled(self) -> "MultiHeadParams | None":
+        changes = [change for part in self.heads if (change := part.rescaled()) is not None]
+        return MultiHeadParams(changes) if len(changes) == len(self.heads) else None
+
+
+def blocks_of(params: AbstractParams) -> tuple[BlockParams, ...] | None:
+    """The heads of parameters in block form; None if one of them has none."""
+    blocks = [block for part in params.parts() if (block := part.as_block()) is not None]
+    return tuple(blocks) if len(blocks) == len(params.parts()) else None

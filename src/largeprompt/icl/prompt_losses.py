@@ -119,19 +119,23 @@ class BatchOfPrompts(eqx.Module):
     def _loss(self, key: Key[Array, ""], params: AbstractParams) -> Float[Array, ""]:
         law: Any
         law, query, target = self.task.draw(key, self.L)
-        # not by `attend`, whose checks of a head call back to Python, at every step
+        first, *others = (self._predicted(part, law, query) for part in params.parts())
+        return self.task.loss(sum(others, start=first), target)
+
+    def _predicted(self, params: AbstractParams, law: Any, query: Array) -> Array:
+        """The prediction of one head; not by `attend`, whose checks call back to Python."""
         U, v = (m.astype(query.dtype) for m in params.matrices())
         u = _product(U, query)
         if math.isfinite(self.L):
             points = law.points
             scores = _product(points, u)
             weights = jax.nn.softmax(scores) if self.attention == "softmax" else scores / self.L
-            return self.task.loss(_product(weights, points) @ v, target)
+            return _product(weights, points) @ v
         if self.attention == "softmax":
-            return self.task.loss(law.tilted_mean(u) @ v, target)
+            return law.tilted_mean(u) @ v
         mean = law.mean()
         second_moment = law.cov() + jnp.outer(mean, mean)
-        return self.task.loss(_product(second_moment, u) @ v, target)
+        return _product(second_moment, u) @ v
 
 
 def check_tokens(length: float, batch: int, fix: str) -> None:

@@ -7,10 +7,13 @@ from typing import Any
 
 import equinox as eqx
 import jax
+import numpy as np
 from jaxtyping import Array, Float, Key
 
 from .. import _checks
-from .._lengths import one_length, token_count
+from .._arrays import to_jax
+from .._float64 import is_traced
+from .._lengths import length_vector, one_length, token_count
 from .._static_fields import make_static
 from .._typing import ArrayInput
 from ..measures import AbstractMeasure
@@ -80,9 +83,17 @@ class AbstractTask(eqx.Module):
         """E loss over w, prompts of L tokens and queries, as `Estimate(value, error, method)`.
 
         **Arguments:** `method=None` means `lp.Exact()`, where the task knows its risk;
-        `lp.MonteCarlo(key)` samples prompts. L = infinity attends to the law of the tokens itself.
+        `lp.MonteCarlo(key)` samples prompts. L = infinity attends to the law of the tokens itself;
+        for an array of lengths value and error are arrays of its shape.
         """
-        return self.risk_by(L, attention, params, method).of(params)
+        if is_traced(L) or np.ndim(L) == 0:
+            return self.risk_by(L, attention, params, method).of(params)
+        lengths = length_vector(np.ravel(L))
+        found = [self.risk_by(one, attention, params, method).of(params) for one in lengths]
+        value, error = (
+            np.reshape([np.asarray(one[i]) for one in found], np.shape(L)) for i in (0, 1)
+        )
+        return Estimate(to_jax(value), to_jax(error), found[0].method)
 
     def objective(
         self,

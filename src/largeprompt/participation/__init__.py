@@ -13,6 +13,11 @@ from .gradient_moments import gradient_moments as gradient_moments
 from .nested_moments import nested_moments as nested_moments
 from .pair_moments import PairMoments as PairMoments
 from .pair_moments import pair_moments as pair_moments
+from .pair_table import MANY as MANY
+from .pair_table import PairTable as PairTable
+from .pair_table import pair_table as pair_table
+from .pair_table import range_for as range_for
+from .pair_table import tabulated as tabulated
 from .score_moments import score_moment as score_moment
 from .table import MomentTable as MomentTable
 from .table import ParticipationTable as ParticipationTable

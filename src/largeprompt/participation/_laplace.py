@@ -37,7 +37,7 @@ SWITCH = 0.8  # below this sigma the one-token lattice is fixed in s/sigma, abov
 SCORE_NODES = 96
 SCAN_NODES = 20
 GAMMA, WIDEST = 0.25, 8.0  # of the map of y, see _mapped_lattice
-STRETCH, KNEE = 2.0, 5.0  # of the map of tau, see _stretched_lattice
+STRETCH, KNEE = 2.0, 5.0  # of the map of tau, see stretched_lattice
 # 1 - exp(-e^y) is written as a normal step Phi((y - STEP_AT)/STEP_WIDTH), whose average is known,
 # plus a bump >= 0.
 STEP_AT, STEP_WIDTH = 1.5, 0.3
@@ -210,7 +210,7 @@ def _mapped_lattice(sigma: Values, window: _Window) -> tuple[Values, Values]:
     return (xp.log(q) - xp.log(beta)) / GAMMA, step * beta / (1 + q)
 
 
-def _stretched_lattice(
+def stretched_lattice(
     sigma: Values, L: Values, window: _Window, size: int
 ) -> tuple[Values, Values]:
     """Nodes tau and spacings, equidistant in u with dtau/du = 1 + STRETCH/(1 + e^{a (u - knee)}).
@@ -280,7 +280,7 @@ def laplace_rule(
 
     place_sigma, place_L = frozen(sigma), frozen(L)
     window = laplace_window(place_sigma, place_L, probes)
-    tau, step = _stretched_lattice(place_sigma, place_L, window, tau_nodes(least))
+    tau, step = stretched_lattice(place_sigma, place_L, window, tau_nodes(least))
     y, dy = _mapped_lattice(frozen(wide[..., 0]), window)
     x, normal = _fixed_lattice(top)
 

@@ -42,7 +42,7 @@ from .._arrays import Values, library, to_jax, to_numpy
 from .._float64 import in_float64, is_traced
 from .._lengths import length_vector
 from .._typing import ArrayInput
-from ..attention import Head
+from ..attention import AbstractHead
 from ..measures import AbstractMeasure
 from .gaussian_tokens import Bounded
 from .pairs import indexed_pairs
@@ -159,13 +159,15 @@ class _Form(NamedTuple):
 
     order: int
     # of one query: the function from a block of nodes to the sums needed there
-    sums: Callable[[Head, NoisyAtoms], Callable[[_Block], Columns]]
+    sums: Callable[[AbstractHead, NoisyAtoms], Callable[[_Block], Columns]]
     # (sums, E_t u^2, 1/L) -> E_t[M] / (L E_t e^s)^K, and the same with all terms positive; lengths
     # on the first axis, nodes on the second
     at_length: Callable[[Columns, Values, Values], tuple[Values, Values]]
-    largest: Callable[[Head, NoisyAtoms], Values]  # |M| / S^K is at most this, for every prompt
-    width: Callable[[Head], int]  # numbers kept for each atom and node
-    entries: Callable[[Head], tuple[int, ...]]  # shape of the quantity
+    largest: Callable[
+        [AbstractHead, NoisyAtoms], Values
+    ]  # |M| / S^K is at most this, for every prompt
+    width: Callable[[AbstractHead], int]  # numbers kept for each atom and node
+    entries: Callable[[AbstractHead], tuple[int, ...]]  # shape of the quantity
 
 
 class _Sums(NamedTuple):
@@ -184,7 +186,7 @@ class _Sums(NamedTuple):
 
 def _one_token_sums(
     form: _Form,
-    head: Head,
+    head: AbstractHead,
     law: TokenLaw,
     tilt: Values,
     ends: tuple[Values, Values],
@@ -316,20 +318,20 @@ def _squares(law: NoisyAtoms, V: Values) -> Values:
     return squares + law.of_noise((V @ law.noise @ V.T).T).T if law.lattice else squares
 
 
-def _mean_sums(head: Head, law: NoisyAtoms) -> Callable[[_Block], Columns]:
+def _mean_sums(head: AbstractHead, law: NoisyAtoms) -> Callable[[_Block], Columns]:
     """E_t[u V b]."""
     values = law.centred @ head.V.T
     return lambda block: (block.shift(values),)
 
 
-def _matrix_sums(head: Head, law: NoisyAtoms) -> Callable[[_Block], Columns]:
+def _matrix_sums(head: AbstractHead, law: NoisyAtoms) -> Callable[[_Block], Columns]:
     """E_t[u V b] and E_t[u^2 V b b' V']."""
     values, m = law.centred @ head.V.T, head.out_dim
     squares = _squares(law, head.V).reshape(-1, m * m)
     return lambda block: (block.shift(values), block.moment(2, squares).reshape(-1, m, m))
 
 
-def _output_sums(head: Head, law: NoisyAtoms) -> Callable[[_Block], Columns]:
+def _output_sums(head: AbstractHead, law: NoisyAtoms) -> Callable[[_Block], Columns]:
     """|E_t[u V b]|^2 and E_t |u V b|^2."""
     values = law.centred @ head.V.T
     squares = (values**2).sum(1)
@@ -356,7 +358,7 @@ def _output_at_length(columns: Columns, u2: Values, inverse: Values) -> tuple[Va
     return value, value
 
 
-def _jacobian_sums(head: Head, law: NoisyAtoms) -> Callable[[_Block], Columns]:
+def _jacobian_sums(head: AbstractHead, law: NoisyAtoms) -> Callable[[_Block], Columns]:
     """The parts of E_t |V M|^2, M = S^2 (Cov_p - C_inf).
 
     M = (1/2) sum_ij u_i u_j ((x_i - x_j)(x_i - x_j)' - 2 C_inf) is a U-statistic of the L tokens, a
@@ -506,7 +508,7 @@ def _jacobian_at_length(columns: Columns, u2: Values, inverse: Values) -> tuple[
     return total(values, -1), total(terms, 1)
 
 
-def _largest_output(head: Head, law: NoisyAtoms) -> Values:
+def _largest_output(head: AbstractHead, law: NoisyAtoms) -> Values:
     """Largest E[|V b|^2 | s] of an atom: T_L - T_inf is a mean of V b."""
     return _square(law, head.V).max()
 
@@ -517,11 +519,11 @@ def _square(law: NoisyAtoms, V: Values) -> Values:
     return ((law.centred @ V.T) ** 2).sum(1) + noise
 
 
-def _largest_mean(head: Head, law: NoisyAtoms) -> Values:
+def _largest_mean(head: AbstractHead, law: NoisyAtoms) -> Values:
     return _largest_output(head, law) ** 0.5
 
 
-def _largest_jacobian(head: Head, law: NoisyAtoms) -> Values:
+def _largest_jacobian(head: AbstractHead, law: NoisyAtoms) -> Values:
     """|V Cov_p - V Cov_inf| is at most 3 max |V b| max |b|."""
     identity = library(head.V).eye(head.dim)
     return 9 * _largest_output(head, law) * _square(law, identity).max()
@@ -554,7 +556,7 @@ _JACOBIAN = _Form(
 @eqx.filter_jit
 def _compiled_sums(
     form: _Form,
-    head: Head,
+    head: AbstractHead,
     law: TokenLaw,
     tilts: Values,
     ends: tuple[Values, Values],
@@ -574,7 +576,7 @@ def _compiled_sums(
 
 def _all_sums(
     form: _Form,
-    head: Head,
+    head: AbstractHead,
     laws: Sequence[TokenLaw],
     tilts: Values,
     ends: tuple[Values, Values],
@@ -669,7 +671,7 @@ def _certified(value: Any, error: Values) -> Any:
 
 
 def _each(
-    form: _Form, head: Head, law: TokenLaw, tilts: Values, index: np.ndarray, L: Values
+    form: _Form, head: AbstractHead, law: TokenLaw, tilts: Values, index: np.ndarray, L: Values
 ) -> Bounded:
     """The quantity, and its error, for every pair of a tilt and a length; 0 at L = infinity."""
     xp = library(L)
@@ -719,7 +721,7 @@ def _nodes_for(shortest: Values, longest: Values) -> int:
 class _Asked(NamedTuple):
     """Law, queries and lengths of a call: in NumPy if they are known."""
 
-    head: Head
+    head: AbstractHead
     law: TokenLaw
     queries: Values
     tilts: Values
@@ -741,7 +743,7 @@ class _Asked(NamedTuple):
 def _by_library(function: Callable[[_Asked], Bounded]) -> Callable[..., Bounded]:
     """The function of (head, mu, z, L), by NumPy if all numbers are known and by JAX otherwise."""
 
-    def wrapped(head: Head, mu: AbstractMeasure, z: ArrayInput, L: ArrayInput) -> Bounded:
+    def wrapped(head: AbstractHead, mu: AbstractMeasure, z: ArrayInput, L: ArrayInput) -> Bounded:
         pairs = indexed_pairs(head, mu, z, L)
         law = needed_law(mu)
         if not is_traced(head, law, *pairs):
@@ -804,7 +806,9 @@ def gradient_error_U(asked: _Asked) -> Bounded:
     return Bounded(square * found.value, square * found.error)
 
 
-def gradient_error_V(head: Head, mu: AbstractMeasure, z: ArrayInput, L: ArrayInput) -> Bounded:
+def gradient_error_V(
+    head: AbstractHead, mu: AbstractMeasure, z: ArrayInput, L: ArrayInput
+) -> Bounded:
     """E |dT_L/dV - dT/dV|^2: m times the squared error of the mean token."""
     found = output_error(head.reading_tokens(), mu, z, L)
     return Bounded(head.out_dim * found.value, head.out_dim * found.error)
@@ -862,7 +866,7 @@ class ErrorTable(eqx.Module):
 
 @in_float64
 def error_table(
-    head: Head,
+    head: AbstractHead,
     laws: Sequence[AbstractMeasure],
     z: ArrayInput,
     of: ErrorOf = "output",
@@ -881,7 +885,7 @@ def error_table(
     >>> import jax.numpy as jnp
     >>> import largeprompt as lp
     >>> from largeprompt.prompts.discrete_tokens import error_table
-    >>> head = lp.Head(U=jnp.eye(1), V=jnp.eye(1))
+    >>> head = lp.AbstractHead(U=jnp.eye(1), V=jnp.eye(1))
     >>> table = error_table(head, [lp.Empirical([[-1.0], [1.0]])], jnp.ones((3, 1)))
     >>> found = table.at([1.0, 100.0, 1e15])
     >>> (found.value.shape, bool(found.relative_error.max() < 1e-12))

@@ -7,7 +7,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from .._typing import ArrayInput
-from ..attention import Head
+from ..attention import AbstractHead
 from ..measures import AbstractMeasure
 from .methods import AbstractMethod, Estimate, as_method
 from .quantities import (
@@ -22,7 +22,7 @@ from .quantities import (
 
 def expect(
     quantity: AbstractQuantity | Callable[[Array], Any],
-    head: Head,
+    head: AbstractHead,
     mu: AbstractMeasure,
     z: ArrayInput | AbstractMeasure,
     L: ArrayInput,
@@ -59,7 +59,7 @@ def expect(
 
 
 def finite_mean(
-    head: Head,
+    head: AbstractHead,
     mu: AbstractMeasure,
     z: ArrayInput | AbstractMeasure,
     L: ArrayInput,
@@ -81,7 +81,7 @@ def finite_mean(
 
 
 def finite_second_moment(
-    head: Head,
+    head: AbstractHead,
     mu: AbstractMeasure,
     z: ArrayInput | AbstractMeasure,
     L: ArrayInput,
@@ -100,7 +100,7 @@ def finite_second_moment(
 
 
 def output_error(
-    head: Head,
+    head: AbstractHead,
     mu: AbstractMeasure,
     z: ArrayInput | AbstractMeasure,
     L: ArrayInput,
@@ -129,7 +129,7 @@ class GradientErrors(NamedTuple):
 
 
 def gradient_error(
-    head: Head,
+    head: AbstractHead,
     mu: AbstractMeasure,
     z: ArrayInput | AbstractMeasure,
     L: ArrayInput,

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from .._linalg import covariance_root
-from ..attention import Head
+from ..attention import AbstractHead
 from ..measures import Gaussian
 from ..participation import Along, gradient_moments_along, participation_along
 from .quadratic_form import Feature
@@ -49,12 +49,12 @@ class _Parts(NamedTuple):
         return covariance_root(self.G).T @ self.U
 
 
-def _parts(head: Head, mu: Gaussian) -> _Parts:
+def _parts(head: AbstractHead, mu: Gaussian) -> _Parts:
     arrays = (head.V, mu.covariance, mu.centre, head.U)
     return _Parts(*(np.asarray(a, np.float64) for a in arrays))
 
 
-def output(head: Head, mu: Gaussian) -> Decomposition:
+def output(head: AbstractHead, mu: Gaussian) -> Decomposition:
     """E T_L = V m + V G U z - P_2 V G U z."""
     parts = _parts(head, mu)
     slope = parts.V @ parts.pull
@@ -71,7 +71,7 @@ def output(head: Head, mu: Gaussian) -> Decomposition:
     return Decomposition(parts.factor, features, coefficients, np.eye(count), (count,), constant)
 
 
-def second_moment(head: Head, mu: Gaussian) -> Decomposition:
+def second_moment(head: AbstractHead, mu: Gaussian) -> Decomposition:
     """E T_L T_L' = (a + b)(a + b)' + P_2 (VGV' - ab' - ba') - (P_2 + 6 P_3 - 6 P_22) bb', where
     a = V m and b = V G U z.
     """
@@ -102,13 +102,13 @@ def second_moment(head: Head, mu: Gaussian) -> Decomposition:
     )
 
 
-def output_error(head: Head, mu: Gaussian) -> Decomposition:
+def output_error(head: AbstractHead, mu: Gaussian) -> Decomposition:
     """E |T_L - T|^2 = tr(V G V') P_2 + |V G U z|^2 (P_2 - 6 P_3 + 6 P_22)."""
     parts = _parts(head, mu)
     return _squared(parts, parts.V.T @ parts.V, 1)
 
 
-def gradient_error_V(head: Head, mu: Gaussian) -> Decomposition:
+def gradient_error_V(head: AbstractHead, mu: Gaussian) -> Decomposition:
     """E |dT_L/dV - dT/dV|^2: the squared error of the mean token, once for each row of V."""
     parts = _parts(head, mu)
     return _squared(parts, np.eye(len(parts.G)), len(parts.V))
@@ -125,7 +125,7 @@ def _squared(parts: _Parts, W: np.ndarray, copies: int) -> Decomposition:
     return Decomposition(parts.factor, features, coefficients, np.ones((1, 2)), (), _nothing)
 
 
-def linear_error(head: Head, mu: Gaussian) -> Decomposition:
+def linear_error(head: AbstractHead, mu: Gaussian) -> Decomposition:
     """E |T_L - T_lin|^2 = E |T_L - T|^2 + |gap|^2 - 2 P_2 <V G U z, gap>, where the gap T - T_lin
     is V m - V m m'U z.
     """
@@ -152,7 +152,7 @@ def linear_error(head: Head, mu: Gaussian) -> Decomposition:
     return Decomposition(own.factor, features, coefficients, np.ones((1, 4)), (), constant)
 
 
-def gradient_error_U(head: Head, mu: Gaussian) -> Decomposition:
+def gradient_error_U(head: AbstractHead, mu: Gaussian) -> Decomposition:
     """`gaussian_tokens.gradient_error_U` multiplied out in a = g'Wg, b = g'g, e = g'GWg, where
     g = Gu/sigma.
     """

@@ -23,7 +23,7 @@ from .._arrays import Values, library, to_jax, to_numpy
 from .._float64 import is_traced
 from .._linalg import safe_sqrt
 from .._typing import ArrayInput
-from ..attention import Head
+from ..attention import AbstractHead
 from ..measures import AbstractMeasure, Gaussian
 from ..participation import GradientMoments, Participation, gradient_moments, participation
 from .pairs import pairs
@@ -52,29 +52,29 @@ def scores_of(mu: Gaussian, tilts: Values) -> Scores:
     return Scores(safe_sqrt(variance), pull)
 
 
-def mean(head: Head, mu: Gaussian, z: ArrayInput, L: ArrayInput) -> Bounded:
+def mean(head: AbstractHead, mu: Gaussian, z: ArrayInput, L: ArrayInput) -> Bounded:
     """E T_L = V m + (1 - P_2) V G u."""
     return _from_moments(_mean, participation, head, mu, z, L)
 
 
-def mean_shift(head: Head, mu: Gaussian, z: ArrayInput, L: ArrayInput) -> Bounded:
+def mean_shift(head: AbstractHead, mu: Gaussian, z: ArrayInput, L: ArrayInput) -> Bounded:
     """E T_L - T = -P_2 V G u."""
     return _from_moments(_mean_shift, participation, head, mu, z, L)
 
 
-def second_moment(head: Head, mu: Gaussian, z: ArrayInput, L: ArrayInput) -> Bounded:
+def second_moment(head: AbstractHead, mu: Gaussian, z: ArrayInput, L: ArrayInput) -> Bounded:
     """E T_L T_L' = aa' + (1 - P_2)(ab' + ba') + (1 - P_2 - 6P_3 + 6P_22) bb' + P_2 V G V',
     with a = V m and b = V G u.
     """
     return _from_moments(_second_moment, participation, head, mu, z, L)
 
 
-def output_error(head: Head, mu: Gaussian, z: ArrayInput, L: ArrayInput) -> Bounded:
+def output_error(head: AbstractHead, mu: Gaussian, z: ArrayInput, L: ArrayInput) -> Bounded:
     """E |T_L - T|^2 = tr(V G V') P_2 + |V G u|^2 (P_2 - 6 P_3 + 6 P_22)."""
     return _from_moments(_output_error, participation, head, mu, z, L)
 
 
-def gradient_error_U(head: Head, mu: Gaussian, z: ArrayInput, L: ArrayInput) -> Bounded:
+def gradient_error_U(head: AbstractHead, mu: Gaussian, z: ArrayInput, L: ArrayInput) -> Bounded:
     """E |dT_L/dU - dT/dU|^2, with g = G u / sigma, R = G - g g', W = V'V, all moments reduced by
     Stein's lemma.
 
@@ -83,7 +83,7 @@ def gradient_error_U(head: Head, mu: Gaussian, z: ArrayInput, L: ArrayInput) -> 
     return _from_moments(_gradient_error_U, gradient_moments, head, mu, z, L)
 
 
-def gradient_error_V(head: Head, mu: Gaussian, z: ArrayInput, L: ArrayInput) -> Bounded:
+def gradient_error_V(head: AbstractHead, mu: Gaussian, z: ArrayInput, L: ArrayInput) -> Bounded:
     """E |dT_L/dV - dT/dV|^2: m times the squared error of the mean token."""
     copies = head.out_dim
 
@@ -95,11 +95,18 @@ def gradient_error_V(head: Head, mu: Gaussian, z: ArrayInput, L: ArrayInput) -> 
 
 
 def _from_moments(
-    function: Callable, moments: Callable, head: Head, mu: Gaussian, z: ArrayInput, L: ArrayInput
+    function: Callable,
+    moments: Callable,
+    head: AbstractHead,
+    mu: Gaussian,
+    z: ArrayInput,
+    L: ArrayInput,
 ) -> Bounded:
     """`function` of the moments of the scores."""
 
-    def of_arrays(head: Head, mu: Gaussian, queries: Values, tilts: Values, L: Values) -> Bounded:
+    def of_arrays(
+        head: AbstractHead, mu: Gaussian, queries: Values, tilts: Values, L: Values
+    ) -> Bounded:
         scores = scores_of(mu, tilts)
         found = like(tilts, moments(scores.sigma, L))
         return function(head, mu, scores, found, queries)
@@ -107,7 +114,7 @@ def _from_moments(
     return by_library(of_arrays, head, mu, *pairs(head, mu, z, L))
 
 
-def by_library(function: Callable, head: Head, mu: Gaussian, *arrays: Values) -> Any:
+def by_library(function: Callable, head: AbstractHead, mu: Gaussian, *arrays: Values) -> Any:
     """`function(head, mu, *arrays)`, by NumPy if all numbers are known and by JAX otherwise."""
     if is_traced(head, mu, *arrays):
         with jax.default_matmul_precision("highest"):
@@ -129,7 +136,7 @@ def gaussian_law(mu: AbstractMeasure, what: str, fix: str) -> Gaussian:
     return normal
 
 
-def _mean(head: Head, mu: Gaussian, scores: Scores, p: Participation, z: Values) -> Bounded:
+def _mean(head: AbstractHead, mu: Gaussian, scores: Scores, p: Participation, z: Values) -> Bounded:
     along = scores.pull @ head.V.T
     centre = head.V @ mu.centre
     value = centre + (1 - p.p2)[..., None] * along
@@ -137,13 +144,15 @@ def _mean(head: Head, mu: Gaussian, scores: Scores, p: Participation, z: Values)
     return Bounded(value, rounding + (p.error * p.p2)[..., None] * abs(along))
 
 
-def _mean_shift(head: Head, mu: Gaussian, scores: Scores, p: Participation, z: Values) -> Bounded:
+def _mean_shift(
+    head: AbstractHead, mu: Gaussian, scores: Scores, p: Participation, z: Values
+) -> Bounded:
     along = p.p2[..., None] * (scores.pull @ head.V.T)
     return Bounded(-along, (_EPSILON + p.error)[..., None] * abs(along))
 
 
 def _second_moment(
-    head: Head, mu: Gaussian, scores: Scores, p: Participation, z: Values
+    head: AbstractHead, mu: Gaussian, scores: Scores, p: Participation, z: Values
 ) -> Bounded:
     a, b = head.V @ mu.centre, scores.pull @ head.V.T
     constant = a[:, None] * a
@@ -166,7 +175,9 @@ def _second_moment(
     return Bounded(value, (_EPSILON + weight(p.error) * shares) * sizes)
 
 
-def _output_error(head: Head, mu: Gaussian, scores: Scores, p: Participation, z: Values) -> Bounded:
+def _output_error(
+    head: AbstractHead, mu: Gaussian, scores: Scores, p: Participation, z: Values
+) -> Bounded:
     square = ((scores.pull @ head.V.T) ** 2).sum(-1)
     trace = (head.V @ mu.covariance @ head.V.T).trace()
     value = trace * p.p2 + square * (p.p2 - 6 * p.p3 + 6 * p.p22)
@@ -175,7 +186,7 @@ def _output_error(head: Head, mu: Gaussian, scores: Scores, p: Participation, z:
 
 
 def _gradient_error_U(
-    head: Head, mu: Gaussian, scores: Scores, moments: GradientMoments, z: Values
+    head: AbstractHead, mu: Gaussian, scores: Scores, moments: GradientMoments, z: Values
 ) -> Bounded:
     xp, positive = library(scores), (scores.sigma > 0)[..., None]
     g = xp.where(positive, scores.pull / xp.where(positive, scores.sigma[..., None], 1.0), 0.0)

@@ -18,7 +18,7 @@ from .._float64 import in_float64, is_traced
 from .._lengths import length_array, longest_finite, token_count
 from .._progress import progress_bar
 from .._typing import ArrayInput, KeyInput
-from ..attention import Head
+from ..attention import AbstractHead
 from ..attention.softmax import inside_domain, queries_of
 from ..measures import AbstractMeasure
 from .gaussian_tokens import Bounded
@@ -57,7 +57,7 @@ class AbstractMethod(eqx.Module):
     def expect(
         self,
         quantity: AbstractQuantity,
-        head: Head,
+        head: AbstractHead,
         mu: AbstractMeasure,
         z: ArrayInput | AbstractMeasure,
         L: ArrayInput,
@@ -67,7 +67,7 @@ class AbstractMethod(eqx.Module):
     def along_length(
         self,
         quantity: AbstractQuantity,
-        head: Head,
+        head: AbstractHead,
         mu: AbstractMeasure,
         nu: AbstractMeasure,
         longest: float,
@@ -98,11 +98,13 @@ class Exact(AbstractMethod):
     def expect(
         self,
         quantity: AbstractQuantity,
-        head: Head,
+        head: AbstractHead,
         mu: AbstractMeasure,
         z: ArrayInput | AbstractMeasure,
         L: ArrayInput,
     ) -> Estimate:
+        if _is_sum(quantity, head):
+            return _sum([self.expect(quantity, one, mu, z, L) for one in head.heads])
         if isinstance(z, AbstractMeasure):
             return _over_queries(self, None, quantity, head, mu, z, L)
         return Estimate(*_at_queries(quantity, head, mu, z, L), self)
@@ -111,12 +113,12 @@ class Exact(AbstractMethod):
     def along_length(
         self,
         quantity: AbstractQuantity,
-        head: Head,
+        head: AbstractHead,
         mu: AbstractMeasure,
         nu: AbstractMeasure,
         longest: float,
     ) -> AlongLength:
-        return in_float64(average_over_queries(quantity, head, mu, nu, None, longest))
+        return in_float64(_along(quantity, head, mu, nu, None, longest))
 
     @property
     def description(self) -> str:
@@ -158,11 +160,13 @@ class QuasiMonteCarlo(AbstractMethod):
     def expect(
         self,
         quantity: AbstractQuantity,
-        head: Head,
+        head: AbstractHead,
         mu: AbstractMeasure,
         z: ArrayInput | AbstractMeasure,
         L: ArrayInput,
     ) -> Estimate:
+        if _is_sum(quantity, head):
+            return _sum([self.expect(quantity, one, mu, z, L) for one in head.heads])
         if isinstance(z, AbstractMeasure):
             return _over_queries(self, self.scrambling, quantity, head, mu, z, L)
         if mu.as_gaussian() is not None or token_law(mu) is not None:
@@ -173,13 +177,12 @@ class QuasiMonteCarlo(AbstractMethod):
     def along_length(
         self,
         quantity: AbstractQuantity,
-        head: Head,
+        head: AbstractHead,
         mu: AbstractMeasure,
         nu: AbstractMeasure,
         longest: float,
     ) -> AlongLength:
-        found = average_over_queries(quantity, head, mu, nu, self.scrambling, longest)
-        return in_float64(found)
+        return in_float64(_along(quantity, head, mu, nu, self.scrambling, longest))
 
     @property
     def description(self) -> str:
@@ -229,7 +232,7 @@ class MonteCarlo(AbstractMethod):
     def expect(
         self,
         quantity: AbstractQuantity,
-        head: Head,
+        head: AbstractHead,
         mu: AbstractMeasure,
         z: ArrayInput | AbstractMeasure,
         L: ArrayInput,
@@ -261,7 +264,7 @@ class MonteCarlo(AbstractMethod):
         self,
         key: Key[Array, ""],
         quantity: AbstractQuantity,
-        head: Head,
+        head: AbstractHead,
         mu: AbstractMeasure,
         z: Array | AbstractMeasure,
         length: float,
@@ -319,6 +322,40 @@ class MonteCarlo(AbstractMethod):
 _AT_ONCE = 2**22  # numbers drawn at once
 
 
+def _is_sum(quantity: AbstractQuantity, head: AbstractHead) -> bool:
+    """Whether the average is the sum of those of several single heads."""
+    return quantity.additive and len(head.heads) > 1
+
+
+def _sum(parts: list[Estimate]) -> Estimate:
+    """Sum of averages; their errors add up."""
+    value, error = (sum(part[1:], start=part[0]) for part in list(zip(*parts, strict=True))[:2])
+    return Estimate(value, error, parts[0].method)
+
+
+def _along(
+    quantity: AbstractQuantity,
+    head: AbstractHead,
+    mu: AbstractMeasure,
+    nu: AbstractMeasure,
+    scrambling: Scrambling | None,
+    longest: float,
+) -> AlongLength:
+    """`average_over_queries`, as a sum over heads where the average is one."""
+    heads = head.heads if quantity.additive else (head,)
+    each = [average_over_queries(quantity, one, mu, nu, scrambling, longest) for one in heads]
+
+    def at(lengths: np.ndarray) -> Values:
+        found = [one(lengths) for one in each]
+        slopes = [values.slope for values in found if values.slope is not None]
+        slope = np.sum(slopes, axis=0) if len(slopes) == len(found) else None
+        value = np.sum([values.value for values in found], axis=0)
+        error = np.sum([values.error for values in found], axis=0)
+        return Values(value, error, slope)
+
+    return each[0] if len(each) == 1 else at
+
+
 def as_method(method: AbstractMethod | None) -> AbstractMethod:
     """Validate a method; None is `Exact()`."""
     if method is None:
@@ -338,7 +375,7 @@ def _over_queries(
     method: AbstractMethod,
     scrambling: Scrambling | None,
     quantity: AbstractQuantity,
-    head: Head,
+    head: AbstractHead,
     mu: AbstractMeasure,
     nu: AbstractMeasure,
     L: ArrayInput,
@@ -364,7 +401,11 @@ def _over_queries(
 
 
 def _at_queries(
-    quantity: AbstractQuantity, head: Head, mu: AbstractMeasure, z: ArrayInput, L: ArrayInput
+    quantity: AbstractQuantity,
+    head: AbstractHead,
+    mu: AbstractMeasure,
+    z: ArrayInput,
+    L: ArrayInput,
 ) -> Bounded:
     """The exact average at given queries."""
     normal, atoms, found = mu.as_gaussian(), None, None

@@ -5,7 +5,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Key
 
-from ..attention import Head
+from ..attention import AbstractHead
 from ..measures import AbstractMeasure
 from .quantities import AbstractQuantity
 from .sampling import sample_outputs
@@ -15,7 +15,7 @@ class Replicate(eqx.Module):
     """A quantity of one random prompt of `length` tokens, at a query or at a random query."""
 
     quantity: AbstractQuantity
-    head: Head
+    head: AbstractHead
     mu: AbstractMeasure
     z: Float[Array, " d"] | AbstractMeasure
     length: int = eqx.field(static=True)
@@ -37,7 +37,7 @@ class LimitAt(eqx.Module):
     """A quantity of the infinite prompt at a random query."""
 
     quantity: AbstractQuantity
-    head: Head
+    head: AbstractHead
     mu: AbstractMeasure
     nu: AbstractMeasure
 

@@ -12,7 +12,7 @@ from jaxtyping import Array, Float
 
 from .._arrays import Values
 from .._typing import ArrayInput
-from ..attention import Head
+from ..attention import AbstractHead
 from ..measures import AbstractMeasure, Gaussian
 from ..participation import nested_moments, participation
 from .gaussian_tokens import by_library, gaussian_law, like, scores_of
@@ -20,7 +20,7 @@ from .pairs import pairs
 
 
 def prefix_difference(
-    head: Head, mu: AbstractMeasure, z: ArrayInput, first: ArrayInput, L: ArrayInput
+    head: AbstractHead, mu: AbstractMeasure, z: ArrayInput, first: ArrayInput, L: ArrayInput
 ) -> Float[Array | np.ndarray, "*shape"]:
     """E |T_L - T_first|^2, where T_first reads only the first tokens of a prompt of L iid tokens.
 
@@ -44,7 +44,9 @@ def prefix_difference(
     return by_library(_difference, head, normal, tilts, firsts, lengths)
 
 
-def _difference(head: Head, mu: Gaussian, tilts: Values, first: Values, L: Values) -> Values:
+def _difference(
+    head: AbstractHead, mu: Gaussian, tilts: Values, first: Values, L: Values
+) -> Values:
     scores = scores_of(mu, tilts)
     nested = like(tilts, nested_moments(scores.sigma, first, L))
     ones = like(tilts, [participation(scores.sigma, length) for length in (first, L)])

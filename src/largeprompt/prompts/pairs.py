@@ -11,7 +11,7 @@ from .._arrays import Values, to_numpy
 from .._float64 import is_traced
 from .._lengths import length_array
 from .._typing import ArrayInput
-from ..attention import Head
+from ..attention import AbstractHead
 from ..attention.softmax import checked_queries, queries_of, tilts_of
 from ..measures import AbstractMeasure
 
@@ -28,7 +28,9 @@ class Pairs(NamedTuple):
     L: Values  # (*shape)
 
 
-def indexed_pairs(head: Head, measure: AbstractMeasure, z: ArrayInput, L: ArrayInput) -> Pairs:
+def indexed_pairs(
+    head: AbstractHead, measure: AbstractMeasure, z: ArrayInput, L: ArrayInput
+) -> Pairs:
     """The batch of z broadcast against the shape of L, each query once."""
     L = length_array(L)
     queries, batch = queries_of(head, measure, z)
@@ -44,7 +46,7 @@ def indexed_pairs(head: Head, measure: AbstractMeasure, z: ArrayInput, L: ArrayI
 
 
 def pairs(
-    head: Head, measure: AbstractMeasure, z: ArrayInput, L: ArrayInput
+    head: AbstractHead, measure: AbstractMeasure, z: ArrayInput, L: ArrayInput
 ) -> tuple[Values, Values, Values]:
     """(z, U z, L) broadcast against each other: the batch of z against the shape of L.
 

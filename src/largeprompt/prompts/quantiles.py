@@ -9,7 +9,7 @@ from jaxtyping import Array
 
 from .. import _checks
 from .._typing import ArrayInput
-from ..attention import Head, attend
+from ..attention import AbstractHead, attend
 from ..measures import AbstractMeasure
 from .quantities import AbstractQuantity
 
@@ -59,10 +59,10 @@ class ErrorQuantiles(AbstractQuantity):
     def from_output(self) -> bool:
         return True
 
-    def limit(self, head: Head, mu: AbstractMeasure, z: Array) -> Array:
+    def limit(self, head: AbstractHead, mu: AbstractMeasure, z: Array) -> Array:
         return jnp.zeros((*z.shape[:-1], *np.shape(self.levels)), z.dtype)
 
-    def of_output(self, head: Head, mu: AbstractMeasure, output: Array, z: Array) -> Array:
+    def of_output(self, head: AbstractHead, mu: AbstractMeasure, output: Array, z: Array) -> Array:
         """The distance, once for each level."""
         distance = jnp.linalg.norm(output - attend(head, mu, z))
         return jnp.broadcast_to(distance, np.shape(self.levels))

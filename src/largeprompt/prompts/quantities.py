@@ -18,9 +18,9 @@ from jaxtyping import Array, Float
 from .. import _checks
 from .._lengths import length_array
 from .._typing import ArrayInput
-from ..attention import Head, attend, attend_jacobians, attend_linear
+from ..attention import AbstractHead, attend, attend_jacobians, attend_linear
 from ..measures import AbstractMeasure, Empirical, Gaussian
-from . import discrete_tokens, gaussian_averages, gaussian_tokens
+from . import discrete_tokens, gaussian_averages, gaussian_tokens, many_heads
 from .gaussian_tokens import Bounded
 
 
@@ -38,17 +38,25 @@ class AbstractQuantity(eqx.Module):
         return type(self).__name__
 
     @abstractmethod
-    def limit(self, head: Head, mu: AbstractMeasure, z: Float[Array, "*batch d"]) -> Array:
+    def limit(self, head: AbstractHead, mu: AbstractMeasure, z: Float[Array, "*batch d"]) -> Array:
         """Value for the infinite prompt."""
 
     def of_prompt(
-        self, head: Head, mu: AbstractMeasure, prompt: AbstractMeasure, z: Float[Array, " d"]
+        self,
+        head: AbstractHead,
+        mu: AbstractMeasure,
+        prompt: AbstractMeasure,
+        z: Float[Array, " d"],
     ) -> Array:
         """Value for one prompt, whose tokens were drawn from mu, at one query."""
         return self.of_output(head, mu, attend(self.reader(head), prompt, z), z)
 
     def of_output(
-        self, head: Head, mu: AbstractMeasure, output: Float[Array, " m"], z: Float[Array, " d"]
+        self,
+        head: AbstractHead,
+        mu: AbstractMeasure,
+        output: Float[Array, " m"],
+        z: Float[Array, " d"],
     ) -> Array:
         """Value from the output of `reader(head)` on one prompt; defined where `from_output`."""
         raise NotImplementedError
@@ -66,27 +74,33 @@ class AbstractQuantity(eqx.Module):
 
     # Exact averages. A quantity without a formula keeps these defaults and is sampled.
 
-    def gaussian(self, head: Head, mu: Gaussian, z: ArrayInput, L: ArrayInput) -> Bounded | None:
+    def gaussian(
+        self, head: AbstractHead, mu: Gaussian, z: ArrayInput, L: ArrayInput
+    ) -> Bounded | None:
         """Average at given queries for Gaussian tokens, or None where no formula is known."""
         return None
 
     def mixture(
-        self, head: Head, mu: AbstractMeasure, z: ArrayInput, L: ArrayInput
+        self, head: AbstractHead, mu: AbstractMeasure, z: ArrayInput, L: ArrayInput
     ) -> Bounded | None:
         """Average at given queries for tokens of a mixture of Gaussians and atoms, or None."""
         return None
 
-    def discrete(self, head: Head, mu: Empirical, z: ArrayInput, L: ArrayInput) -> Bounded | None:
+    def discrete(
+        self, head: AbstractHead, mu: Empirical, z: ArrayInput, L: ArrayInput
+    ) -> Bounded | None:
         """Average at given queries for tokens drawn from atoms, or None."""
         return self.mixture(head, mu, z, L)
 
-    def decomposition(self, head: Head, mu: Gaussian) -> gaussian_averages.Decomposition | None:
+    def decomposition(
+        self, head: AbstractHead, mu: Gaussian
+    ) -> gaussian_averages.Decomposition | None:
         """Average for Gaussian tokens as features of the query, or None."""
         return None
 
     def along_length(
         self,
-        head: Head,
+        head: AbstractHead,
         mu: AbstractMeasure,
         laws: Sequence[AbstractMeasure],
         z: np.ndarray,
@@ -99,7 +113,9 @@ class AbstractQuantity(eqx.Module):
         each query.
         """
 
-        def average(head: Head, law: AbstractMeasure, z: ArrayInput, L: ArrayInput) -> Bounded:
+        def average(
+            head: AbstractHead, law: AbstractMeasure, z: ArrayInput, L: ArrayInput
+        ) -> Bounded:
             atoms = law.atoms()
             found = (
                 self.mixture(head, law, z, L) if atoms is None else self.discrete(head, atoms, z, L)
@@ -111,6 +127,11 @@ class AbstractQuantity(eqx.Module):
         return lambda lengths: _at_each_query(average, head, laws, z, lengths)
 
     @property
+    def additive(self) -> bool:
+        """Whether the average for several heads is the sum of the averages for each."""
+        return False
+
+    @property
     def tail_order(self) -> int:
         """Power of |x - T|^2 in the value, which decides how much a missing tail matters."""
         return 1
@@ -120,8 +141,8 @@ class AbstractQuantity(eqx.Module):
         """Whether the value depends on the prompt through the output of `reader(head)` alone."""
         return False
 
-    def reader(self, head: Head) -> Head:
-        """Head whose output `of_output` takes."""
+    def reader(self, head: AbstractHead) -> AbstractHead:
+        """AbstractHead whose output `of_output` takes."""
         return head
 
 
@@ -141,22 +162,28 @@ class Output(_AbstractOfOutput):
         return "E T_L"
 
     @property
+    def additive(self) -> bool:
+        return True
+
+    @property
     def refers_to_limit(self) -> bool:
         return False
 
-    def limit(self, head: Head, mu: AbstractMeasure, z: Array) -> Array:
+    def limit(self, head: AbstractHead, mu: AbstractMeasure, z: Array) -> Array:
         return attend(head, mu, z)
 
-    def of_output(self, head: Head, mu: AbstractMeasure, output: Array, z: Array) -> Array:
+    def of_output(self, head: AbstractHead, mu: AbstractMeasure, output: Array, z: Array) -> Array:
         return output
 
-    def gaussian(self, head: Head, mu: Gaussian, z: ArrayInput, L: ArrayInput) -> Bounded:
+    def gaussian(self, head: AbstractHead, mu: Gaussian, z: ArrayInput, L: ArrayInput) -> Bounded:
         return gaussian_tokens.mean(head, mu, z, L)
 
-    def mixture(self, head: Head, mu: AbstractMeasure, z: ArrayInput, L: ArrayInput) -> Bounded:
+    def mixture(
+        self, head: AbstractHead, mu: AbstractMeasure, z: ArrayInput, L: ArrayInput
+    ) -> Bounded:
         return discrete_tokens.mean(head, mu, z, L)
 
-    def decomposition(self, head: Head, mu: Gaussian) -> gaussian_averages.Decomposition:
+    def decomposition(self, head: AbstractHead, mu: Gaussian) -> gaussian_averages.Decomposition:
         return gaussian_averages.output(head, mu)
 
 
@@ -171,20 +198,26 @@ class SecondMoment(_AbstractOfOutput):
     def refers_to_limit(self) -> bool:
         return False
 
-    def limit(self, head: Head, mu: AbstractMeasure, z: Array) -> Array:
+    def limit(self, head: AbstractHead, mu: AbstractMeasure, z: Array) -> Array:
         output = attend(head, mu, z)
         return output[..., :, None] * output[..., None, :]
 
-    def of_output(self, head: Head, mu: AbstractMeasure, output: Array, z: Array) -> Array:
+    def of_output(self, head: AbstractHead, mu: AbstractMeasure, output: Array, z: Array) -> Array:
         return jnp.outer(output, output)
 
-    def gaussian(self, head: Head, mu: Gaussian, z: ArrayInput, L: ArrayInput) -> Bounded:
+    def gaussian(self, head: AbstractHead, mu: Gaussian, z: ArrayInput, L: ArrayInput) -> Bounded:
+        if len(head.heads) > 1:
+            return many_heads.second_moment(head, mu, z, L)
         return gaussian_tokens.second_moment(head, mu, z, L)
 
-    def mixture(self, head: Head, mu: AbstractMeasure, z: ArrayInput, L: ArrayInput) -> Bounded:
+    def mixture(
+        self, head: AbstractHead, mu: AbstractMeasure, z: ArrayInput, L: ArrayInput
+    ) -> Bounded | None:
+        if len(head.heads) > 1:
+            return None
         return discrete_tokens.second_moment(head, mu, z, L)
 
-    def decomposition(self, head: Head, mu: Gaussian) -> gaussian_averages.Decomposition:
+    def decomposition(self, head: AbstractHead, mu: Gaussian) -> gaussian_averages.Decomposition:
         return gaussian_averages.second_moment(head, mu)
 
 
@@ -211,40 +244,45 @@ class OutputError(_AbstractOfOutput):
     def label(self) -> str:
         return "output" if self.to == "limit" else "output to linear"
 
-    def reference(self, head: Head, mu: AbstractMeasure, z: Array) -> Array:
+    def reference(self, head: AbstractHead, mu: AbstractMeasure, z: Array) -> Array:
         """The output that T_L is compared with."""
         return attend(head, mu, z) if self.to == "limit" else attend_linear(head, mu, z)
 
-    def limit(self, head: Head, mu: AbstractMeasure, z: Array) -> Array:
+    def limit(self, head: AbstractHead, mu: AbstractMeasure, z: Array) -> Array:
         if self.to == "limit":
             return jnp.zeros(z.shape[:-1], z.dtype)
         return jnp.sum((attend(head, mu, z) - self.reference(head, mu, z)) ** 2, axis=-1)
 
-    def of_output(self, head: Head, mu: AbstractMeasure, output: Array, z: Array) -> Array:
+    def of_output(self, head: AbstractHead, mu: AbstractMeasure, output: Array, z: Array) -> Array:
         return jnp.sum((output - self.reference(head, mu, z)) ** 2)
 
-    def gaussian(self, head: Head, mu: Gaussian, z: ArrayInput, L: ArrayInput) -> Bounded:
-        own = gaussian_tokens.output_error(head, mu, z, L)
+    def gaussian(self, head: AbstractHead, mu: Gaussian, z: ArrayInput, L: ArrayInput) -> Bounded:
+        one = len(head.heads) == 1
+        own = (gaussian_tokens if one else many_heads).output_error(head, mu, z, L)
         if self.to == "limit":
             return own
-        shift = gaussian_tokens.mean_shift(head, mu, z, L)
+        shift = many_heads.mean_shift(head, mu, z, L)
         return _to_linear(own, shift, _gap(head, mu, z, L))
 
-    def mixture(self, head: Head, mu: AbstractMeasure, z: ArrayInput, L: ArrayInput) -> Bounded:
+    def mixture(
+        self, head: AbstractHead, mu: AbstractMeasure, z: ArrayInput, L: ArrayInput
+    ) -> Bounded | None:
+        if len(head.heads) > 1:
+            return None
         own = discrete_tokens.output_error(head, mu, z, L)
         if self.to == "limit":
             return own
         shift = discrete_tokens.mean_shift(head, mu, z, L)
         return _to_linear(own, shift, _gap(head, mu, z, L))
 
-    def decomposition(self, head: Head, mu: Gaussian) -> gaussian_averages.Decomposition:
+    def decomposition(self, head: AbstractHead, mu: Gaussian) -> gaussian_averages.Decomposition:
         if self.to == "limit":
             return gaussian_averages.output_error(head, mu)
         return gaussian_averages.linear_error(head, mu)
 
     def along_length(
         self,
-        head: Head,
+        head: AbstractHead,
         mu: AbstractMeasure,
         laws: Sequence[AbstractMeasure],
         z: np.ndarray,
@@ -285,45 +323,51 @@ class GradientError(AbstractQuantity):
         return f"gradient_{self.matrix}"
 
     @property
+    def additive(self) -> bool:
+        return True
+
+    @property
     def from_output(self) -> bool:
         return self.matrix == "V"
 
-    def reader(self, head: Head) -> Head:
+    def reader(self, head: AbstractHead) -> AbstractHead:
         """For V the head that reads the whole token: dT/dV is its output, in each row of V."""
         return head if self.matrix == "U" else head.reading_tokens()
 
-    def limit(self, head: Head, mu: AbstractMeasure, z: Array) -> Array:
+    def limit(self, head: AbstractHead, mu: AbstractMeasure, z: Array) -> Array:
         return jnp.zeros(z.shape[:-1], z.dtype)
 
-    def of_output(self, head: Head, mu: AbstractMeasure, output: Array, z: Array) -> Array:
+    def of_output(self, head: AbstractHead, mu: AbstractMeasure, output: Array, z: Array) -> Array:
         return head.out_dim * jnp.sum((output - attend(self.reader(head), mu, z)) ** 2)
 
     def of_prompt(
-        self, head: Head, mu: AbstractMeasure, prompt: AbstractMeasure, z: Array
+        self, head: AbstractHead, mu: AbstractMeasure, prompt: AbstractMeasure, z: Array
     ) -> Array:
         if self.matrix == "V":
             return super().of_prompt(head, mu, prompt, z)
         found, limit = (attend_jacobians(head, law, z).U for law in (prompt, mu))
         return jnp.sum((found - limit) ** 2)
 
-    def gaussian(self, head: Head, mu: Gaussian, z: ArrayInput, L: ArrayInput) -> Bounded:
+    def gaussian(self, head: AbstractHead, mu: Gaussian, z: ArrayInput, L: ArrayInput) -> Bounded:
         if self.matrix == "U":
             return gaussian_tokens.gradient_error_U(head, mu, z, L)
         return gaussian_tokens.gradient_error_V(head, mu, z, L)
 
-    def mixture(self, head: Head, mu: AbstractMeasure, z: ArrayInput, L: ArrayInput) -> Bounded:
+    def mixture(
+        self, head: AbstractHead, mu: AbstractMeasure, z: ArrayInput, L: ArrayInput
+    ) -> Bounded:
         if self.matrix == "U":
             return discrete_tokens.gradient_error_U(head, mu, z, L)
         return discrete_tokens.gradient_error_V(head, mu, z, L)
 
-    def decomposition(self, head: Head, mu: Gaussian) -> gaussian_averages.Decomposition:
+    def decomposition(self, head: AbstractHead, mu: Gaussian) -> gaussian_averages.Decomposition:
         if self.matrix == "U":
             return gaussian_averages.gradient_error_U(head, mu)
         return gaussian_averages.gradient_error_V(head, mu)
 
     def along_length(
         self,
-        head: Head,
+        head: AbstractHead,
         mu: AbstractMeasure,
         laws: Sequence[AbstractMeasure],
         z: np.ndarray,
@@ -350,20 +394,20 @@ class FunctionOfOutput(_AbstractOfOutput):
     def refers_to_limit(self) -> bool:
         return False
 
-    def limit(self, head: Head, mu: AbstractMeasure, z: Array) -> Array:
+    def limit(self, head: AbstractHead, mu: AbstractMeasure, z: Array) -> Array:
         outputs = attend(head, mu, z)
         flat = jax.vmap(lambda output: self.of_output(head, mu, output, z))(
             outputs.reshape(-1, head.out_dim)
         )
         return flat.reshape((*z.shape[:-1], *flat.shape[1:]))
 
-    def of_output(self, head: Head, mu: AbstractMeasure, output: Array, z: Array) -> Array:
+    def of_output(self, head: AbstractHead, mu: AbstractMeasure, output: Array, z: Array) -> Array:
         return jnp.asarray(self.function(output))
 
 
 def _at_each_query(
-    average: Callable[[Head, AbstractMeasure, ArrayInput, ArrayInput], Bounded],
-    head: Head,
+    average: Callable[[AbstractHead, AbstractMeasure, ArrayInput, ArrayInput], Bounded],
+    head: AbstractHead,
     laws: Sequence[AbstractMeasure],
     z: np.ndarray,
     lengths: np.ndarray,
@@ -378,7 +422,7 @@ def _at_each_query(
     return Bounded(*(np.concatenate(part) for part in zip(*each, strict=True)))
 
 
-def _gap(head: Head, mu: AbstractMeasure, z: ArrayInput, L: ArrayInput) -> Array:
+def _gap(head: AbstractHead, mu: AbstractMeasure, z: ArrayInput, L: ArrayInput) -> Array:
     """T - T_lin, with axes for the shape of L."""
     z = jnp.asarray(z)
     gap = attend(head, mu, z) - attend_linear(head, mu, z)

@@ -15,12 +15,14 @@ import numpy as np
 
 from .. import _checks
 from .._lengths import length_array, longest_finite
+from .._linalg import covariance_root
 from .._typing import ArrayInput
-from ..attention import Head
+from ..attention import AbstractHead
 from ..attention.softmax import inside_domain, queries_of
 from ..measures import AbstractMeasure, Empirical, Gaussian
 from ..participation import Along
 from .gaussian_averages import Decomposition
+from .gaussian_rule import Symmetry, gaussian_rule
 from .pairs import flat_pairs
 from .quadratic_form import Average
 from .quantities import AbstractQuantity, sampled_only
@@ -36,6 +38,7 @@ _MOST_QUERIES = 4096  # atoms or nodes of a law of queries that are all visited
 _ROUNDING = 1e-13
 _LEVELS = 5  # of ever finer rules over queries
 _GOAL = 1e-10  # relative error at which they stop
+_PROMISE_OF_POINTS = 1e-3  # the same where queries are replaced by points
 _PROMISE = 1e-6  # relative error beyond which a value does not pass for exact
 
 
@@ -54,7 +57,7 @@ AlongLength = Callable[[np.ndarray], Values]
 
 def average_over_queries(
     quantity: AbstractQuantity,
-    head: Head,
+    head: AbstractHead,
     mu: AbstractMeasure,
     nu: AbstractMeasure,
     scrambling: Scrambling | None,
@@ -66,6 +69,10 @@ def average_over_queries(
     error is raised.
     """
     normal = mu.as_gaussian()
+    if len(head.heads) > 1:
+        if normal is None:
+            raise sampled_only(quantity)
+        return _over_points(quantity, head, normal, nu, scrambling)
     parts = None if normal is None else quantity.decomposition(head, normal)
     if parts is not None:
         return _over_variances(parts, nu, math.log(longest), scrambling)
@@ -74,7 +81,7 @@ def average_over_queries(
     return _query_by_query(quantity, head, mu, nu, scrambling, longest)
 
 
-def check_dimensions(head: Head, mu: AbstractMeasure, nu: AbstractMeasure) -> None:
+def check_dimensions(head: AbstractHead, mu: AbstractMeasure, nu: AbstractMeasure) -> None:
     """Check that both laws are measures of the head's dimension."""
     for name, law, dim in (("mu", mu, head.dim), ("nu", nu, head.query_dim)):
         if not isinstance(law, AbstractMeasure):
@@ -235,6 +242,87 @@ def _check_tail(terms: np.ndarray, lengths: np.ndarray) -> None:
         )
 
 
+class _Points(NamedTuple):
+    """Queries that stand for their law, with weights that sum to one."""
+
+    z: np.ndarray
+    weights: np.ndarray
+
+
+def _over_points(
+    quantity: AbstractQuantity,
+    head: AbstractHead,
+    mu: Gaussian,
+    nu: AbstractMeasure,
+    scrambling: Scrambling | None,
+) -> AlongLength:
+    """Several heads on Gaussian tokens: averages over points that stand for the queries.
+
+    The scores of several heads have no single variance to integrate over.
+    """
+    even = not np.any(np.asarray(mu.centre))
+    rules, coarse = _points_for(nu, even, scrambling)
+
+    def total(points: _Points, lengths: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        found = quantity.gaussian(head, mu, points.z[:, None], lengths[None])
+        if found is None:
+            raise sampled_only(quantity)
+        value, error = (np.asarray(part) for part in found)
+        shares = np.abs(points.weights)
+        return np.tensordot(points.weights, value, 1), np.tensordot(shares, error, 1)
+
+    def evaluate(lengths: np.ndarray) -> Values:
+        found = [total(points, lengths) for points in rules]
+        value = np.mean([v for v, _ in found], axis=0)
+        error = np.mean([e for _, e in found], axis=0)
+        if len(found) > 1:
+            error = error + np.std([v for v, _ in found], axis=0, ddof=1) / math.sqrt(len(found))
+        if coarse is not None:
+            error = error + np.abs(total(coarse, lengths)[0] - value)
+        worst = float(np.max(error)) / max(float(np.max(np.abs(value))), 1e-300)
+        if scrambling is None and worst > _PROMISE_OF_POINTS:
+            raise ValueError(
+                _checks.message(
+                    "averages of several heads over queries must be known to a relative error of "
+                    f"{_PROMISE_OF_POINTS:g}",
+                    f"an error of {worst:.1e}, with queries of law {type(nu).__name__}",
+                    "pass method=lp.MonteCarlo(key), or scale the heads down",
+                )
+            )
+        return Values(value, error)
+
+    return evaluate
+
+
+def _points_for(
+    nu: AbstractMeasure, even: bool, scrambling: Scrambling | None
+) -> tuple[list[_Points], _Points | None]:
+    """Points for the queries, and fewer of them whose distance is an error (None: exact).
+
+    `even` functions of the query agree at z and -z.
+    """
+
+    def points_of(law: Empirical) -> _Points:
+        weights = np.asarray(law.weights, np.float64)
+        return _Points(np.asarray(law.points, np.float64), weights / weights.sum())
+
+    atoms, normal = nu.atoms(), nu.as_gaussian()
+    if atoms is not None and atoms.n <= _MOST_QUERIES:
+        return [points_of(atoms)], None
+    if normal is not None:
+        mean, cov = (np.asarray(a, np.float64) for a in (normal.centre, normal.covariance))
+        root = covariance_root(cov)
+        root = root[:, np.linalg.norm(root, axis=0) > 1e-8 * np.linalg.norm(root)]
+        symmetry: Symmetry = "even" if even and not np.any(mean) else "none"
+        each = [gaussian_rule(root.shape[1], level, symmetry) for level in (2, 1)]
+        fine, coarse = (_Points(mean + rule.points @ root.T, rule.weights) for rule in each)
+        return [fine], coarse
+    queries, fewer = nu.quadrature(), nu.quadrature(-1)
+    if queries is not None and fewer is not None and queries.n <= _MOST_QUERIES:
+        return [points_of(queries)], points_of(fewer)
+    return [points_of(law) for law in scrambled(nu, scrambling, _QUERIES, "queries")], None
+
+
 class _Pairing(NamedTuple):
     """Queries, and the laws of the tokens: one law, or points that represent it at each query."""
 
@@ -255,7 +343,7 @@ class _Pairings(NamedTuple):
 
 def _query_by_query(
     quantity: AbstractQuantity,
-    head: Head,
+    head: AbstractHead,
     mu: AbstractMeasure,
     nu: AbstractMeasure,
     scrambling: Scrambling | None,
@@ -292,7 +380,7 @@ Terms = Callable[[np.ndarray], tuple[np.ndarray, np.ndarray, np.ndarray]]
 
 def _terms(
     quantity: AbstractQuantity,
-    head: Head,
+    head: AbstractHead,
     mu: AbstractMeasure,
     pairing: _Pairing,
     longest: float,
@@ -325,7 +413,7 @@ def _terms(
 
 
 def _tokens_and_queries(
-    head: Head, mu: AbstractMeasure, nu: AbstractMeasure, scrambling: Scrambling | None
+    head: AbstractHead, mu: AbstractMeasure, nu: AbstractMeasure, scrambling: Scrambling | None
 ) -> _Pairings:
     """Tokens and queries as points: one pairing where both are exact, otherwise independent
     representatives.
@@ -393,7 +481,7 @@ def _random_queries(nu: AbstractMeasure, scrambling: Scrambling | None) -> list[
 
 def represented_at(
     quantity: AbstractQuantity,
-    head: Head,
+    head: AbstractHead,
     mu: AbstractMeasure,
     z: ArrayInput,
     L: ArrayInput,
@@ -403,6 +491,8 @@ def represented_at(
 
     The error is the standard error over scramblings, plus what the points miss of the tail.
     """
+    if len(head.heads) > 1:
+        raise sampled_only(quantity)
     queries, batch = queries_of(head, mu, z)
     if quantity.refers_to_limit:
         inside_domain(head, mu, queries)

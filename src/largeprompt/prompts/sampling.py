@@ -22,16 +22,17 @@ from .. import _checks, _devices
 from .._lengths import token_count
 from .._linalg import psd_sqrt, safe_sqrt
 from .._typing import ArrayInput, KeyInput
-from ..attention import Head
+from ..attention import AbstractHead
 from ..attention.softmax import queries_of, tilts_of
 from ..measures import AbstractMeasure, Gaussian
+from .joint_sampling import joint_outputs
 from .normals import counters, normal_pairs, words
 from .weighted_sums import Layout, capacity_for, weighted_sums
 
 
 def sample_outputs(
     key: KeyInput,
-    head: Head,
+    head: AbstractHead,
     mu: AbstractMeasure,
     z: ArrayInput,
     L: int,
@@ -40,7 +41,7 @@ def sample_outputs(
     mesh: Mesh | None = None,
 ) -> Float[Array, "n m"]:
     """`n` independent draws of T_L(z) for Gaussian tokens, exact in law, in the measure's
-    precision.
+    precision. A `MultiHead` costs a normal for each token and head.
 
     **Arguments:** one query `z` of shape (d,), a whole number `L` of tokens (1e8 is fine), the
     number `n` of prompts. With a `mesh` its devices share the prompts: the same draws, key for key.
@@ -55,7 +56,8 @@ def sample_outputs(
     mu, z, L, n = _one_query("sample_outputs", head, mu, z, L, n)
     capacity = capacity_for(L, _SCORES)
     shared = (_checks.key(key), head, mu, z, jnp.asarray(L, jnp.uint32))
-    return _sampled(_outputs, shared, n, mesh, capacity=capacity)
+    one_part = _outputs if len(head.heads) == 1 else joint_outputs
+    return _sampled(one_part, shared, n, mesh, capacity=capacity)
 
 
 class GradientSamples(NamedTuple):
@@ -67,7 +69,7 @@ class GradientSamples(NamedTuple):
 
 def sample_gradients(
     key: KeyInput,
-    head: Head,
+    head: AbstractHead,
     mu: AbstractMeasure,
     z: ArrayInput,
     L: int,
@@ -115,7 +117,7 @@ def _on_one_device(one_part: Any, shared: tuple, n: int, capacity: int) -> Any:
 
 
 def _one_query(
-    name: str, head: Head, mu: AbstractMeasure, z: ArrayInput, L: int, n: int
+    name: str, head: AbstractHead, mu: AbstractMeasure, z: ArrayInput, L: int, n: int
 ) -> tuple[Gaussian, Float[Array, " d"], int, int]:
     queries, batch = queries_of(head, mu, z)
     normal = mu.as_gaussian()
@@ -138,7 +140,9 @@ def _one_query(
     return normal, queries[0].astype(mu.dtype), token_count(L), _checks.count("n", n)
 
 
-def _score_direction(head: Head, mu: Gaussian, z: Float[Array, " d"]) -> tuple[Array, Array]:
+def _score_direction(
+    head: AbstractHead, mu: Gaussian, z: Float[Array, " d"]
+) -> tuple[Array, Array]:
     """(sigma, G u / sigma): the deviation of a score, and how a token moves with its standardised
     score.
     """

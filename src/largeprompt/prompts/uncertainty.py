@@ -22,7 +22,7 @@ from .. import _checks
 from .._arrays import Values, library, to_jax, to_numpy
 from .._float64 import in_float64, is_traced
 from .._typing import ArrayInput
-from ..attention import Head
+from ..attention import AbstractHead
 from ..attention.softmax import checked_queries
 from ..measures import AbstractMeasure, Empirical
 from .pareto import pareto_index
@@ -119,7 +119,7 @@ def _deviations(covariance: Values) -> Values:
 
 @in_float64
 def prompt_uncertainty(
-    head: Head, prompt: AbstractMeasure, z: ArrayInput, *, level: float = 0.95
+    head: AbstractHead, prompt: AbstractMeasure, z: ArrayInput, *, level: float = 0.95
 ) -> PromptUncertainty:
     """How far the output of one given prompt may be from that of the infinite prompt.
 
@@ -192,7 +192,7 @@ def _checked_tokens(prompt: AbstractMeasure) -> Empirical:
     )
 
 
-def _fields(head: Head, tokens: Empirical, z: Values, level: float) -> tuple[Values, ...]:
+def _fields(head: AbstractHead, tokens: Empirical, z: Values, level: float) -> tuple[Values, ...]:
     """The arrays of the result, from known or traced numbers."""
     xp, batch = library(head, tokens, z), z.shape[:-1]
     first = tokens.points[0]
@@ -255,7 +255,7 @@ def _softmax(logits: Values) -> Values:
     return growth / growth.sum(-1, keepdims=True)
 
 
-def _radius(head: Head, differences: Values, values: Values, level: float) -> Values:
+def _radius(head: AbstractHead, differences: Values, values: Values, level: float) -> Values:
     """Root of the chi-square quantile, with as many degrees of freedom as the values have."""
     xp = library(head, differences)
     if xp is jnp:

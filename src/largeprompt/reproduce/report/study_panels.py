@@ -175,6 +175,43 @@ def _gaussian_mixtures(data: xr.Dataset) -> list[Panel]:
     ]
 
 
+def _one_prompt(data: xr.Dataset) -> list[Panel]:
+    """Coverage over sigma and L, where the diagnostic warns, and the regimes of softmax weights."""
+    L, sigma = data["length"].values, data["sigma"].values
+    fine = np.geomspace(L[0], L[-1], 40)
+    edges = [("averaging", 2 / 3), ("frozen", 2.0)]  # in sigma^2 / ln L
+    classes = [("0.9 or more", 0.9, 2.0), ("0.7 to 0.9", 0.7, 0.9), ("below 0.7", -1.0, 0.7)]
+    panels = []
+    for law in data["law"].values:
+        here = data.sel(law=law)
+        coverage = here["coverage"].transpose("sigma", "length").values
+        rows, columns = np.meshgrid(sigma, L, indexing="ij")
+        series = []
+        for i, (text, low, high) in enumerate(classes):
+            kept = (coverage >= low) & (coverage < high)
+            name = f"coverage {text}"
+            series.append(Series(name, columns[kept], rows[kept], i, "points"))
+        trusting = here["holds"].transpose("length", "sigma").values
+        half = np.array([_last_above(sigma, row, 0.5) for row in trusting])
+        series.append(Series("half the prompts read 'holds'", L, half, 3))
+        for i, (text, x) in enumerate(edges):
+            style: Style = "dashed" if i == 0 else "dotted"
+            series.append(Series(f"edge of {text}", fine, np.sqrt(x * np.log(fine)), 6, style))
+        panels.append(Panel(series, LENGTH, r"$\sigma$", True, False, title=f"{law} tokens"))
+    return panels
+
+
+def _last_above(x: np.ndarray, y: np.ndarray, level: float) -> float:
+    """The largest x at which the curve y crosses `level` downwards; NaN if it is below it."""
+    above = np.flatnonzero(y >= level)
+    if not above.size:
+        return np.nan
+    i = above[-1]
+    if i == len(x) - 1:
+        return float(x[i])
+    return float(x[i] + (x[i + 1] - x[i]) * (y[i] - level) / (y[i] - y[i + 1]))
+
+
 def _depth(data: xr.Dataset) -> list[Panel]:
     L = data["length"].values
     series = []
@@ -184,11 +221,37 @@ def _depth(data: xr.Dataset) -> list[Panel]:
         series.append(Series(f"after layer {layer}", L, value, i, "points", error))
         guide = value[0] * L[0] / L
         series.append(Series("$1/L$", L, guide, i, "dotted", in_legend=i == 0))
-    return [Panel(series, LENGTH, "squared error (mean, covariance)")]
+    L, shown = data["pushed_length"].values, []
+    for k in range(data.sizes["i"]):
+        at = data.isel(i=k, j=k)
+        value, error = at["pushed_shared_sampled"].values, at["pushed_shared_error"].values
+        name = f"coordinate {k + 1}"
+        shown.append(Series(f"{name}, exact", L, at["pushed_shared"].values, k))
+        shown.append(Series(f"{name}, particles", L, value, k, "points", error, False))
+    return [
+        Panel(series, LENGTH, "squared error (mean, covariance)"),
+        Panel(shown, LENGTH, "covariance of two tokens", title="one layer, tokens of one prompt"),
+    ]
 
 
 def _finite_length_risk(data: xr.Dataset) -> list[Panel]:
     return [*risk_panels(data, float(data["floor"]))]
+
+
+def _many_heads(data: xr.Dataset) -> list[Panel]:
+    """Risks above the floor, a panel for each task."""
+    L, panels = data["length"].values, []
+    for case in data["case"].values:
+        here, floor = data.sel(case=case), float(data["floor"])
+        rows = {"one softmax head": here["one"], "linear attention": here["linear"]}
+        rows |= {f"{int(n)} softmax heads": here["risk"].sel(heads=n) for n in data["heads"].values}
+        rows |= {"ridge regression": here["ridge"]}
+        series = [
+            Series(text, L, row.values - floor, i, "points" if "heads" in text else "line")
+            for i, (text, row) in enumerate(rows.items())
+        ]
+        panels.append(Panel(series, LENGTH, "risk above the noise floor", title=str(case)))
+    return panels
 
 
 def _assumption_4_2(data: xr.Dataset) -> list[Panel]:
@@ -250,8 +313,10 @@ PANELS: dict[str, Callable[[xr.Dataset], list[Panel]]] = {
     "assumption-4.2": _assumption_4_2,
     "regimes": _regimes,
     "gaussian-mixtures": _gaussian_mixtures,
+    "one-prompt": _one_prompt,
     "depth": _depth,
     "finite-length-risk": _finite_length_risk,
+    "many-heads": _many_heads,
     "theorem-4.3": _theorem_4_3,
     "theorem-5.1": _theorem_5_1,
     "section-6": section_6_panels,

@@ -520,8 +520,8 @@ STUDY = Study(
     unknown="We could not access the captions and numbers of the figures of Section 6. The "
     "expected conclusion is that of the abstract.",
     quick={
-        "steps": 2_500,
-        "rate": 3e-2,
+        "steps": 1_500,
+        "rate": 5e-2,
         "lengths": [10, 1000],
         "seeds": {"paper": 16, "released-code": 4, "balanced": 4},
         "starts": 128,

@@ -1,0 +1,335 @@
+"""The risk of several heads in block form on linear regression, with its gradient (NumPy).
+
+Heads (A_h, b_h), query x_q = B xi, u_h = A_h x_q, S_hk = u_h'Sig u_k the covariances of the scores.
+With the functions c, alpha, beta, delta, both of `pair_table`, averaged over w,
+
+    2 R_L = |sum_h b_h Sig A_h B - B|_S^2 + tau^2
+          + E { sum_hk b_h b_k [ l c + alpha Y_hh + beta Y_kk + (both + delta) Y_hk ]
+                - 2 sum_h b_h P_2^h (sum_k b_k Y_hk - X_h) },
+
+where Y_hk = u_h'Sig S Sig u_k, X_h = u_h'Sig S x_q and l = tr(S Sig) + tau^2 (docs/many_heads.md).
+The first term is the limit; the others vanish as L grows, so no digits are lost there. The average
+over the query is a `gaussian_rule`: over the radius alone where task and heads are isotropic,
+without signs where all matrices share their eigenvectors, and general otherwise.
+
+Derivatives go back from the five functions to S_hk, from there to u_h, and to A_h = sum over points
+of (derivative in u_h) xi'.
+"""
+
+import math
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from .._arrays import to_numpy
+from ..participation import pair_table, range_for
+from ..prompts.gaussian_rule import gaussian_rule, radial_rule
+from ..prompts.methods import Estimate, Exact
+from ._exact_risk import Problem, label_size
+from .coordinates import Coordinates
+from .params import AbstractParams, BlockParams, blocks_of
+from .regression_risk import RegressionRisk
+from .risks import (
+    AbstractRisk,
+    NumpyFunction,
+    RiskFunction,
+    by_numpy,
+    require_number,
+    risk_of,
+)
+
+_RADII = 20
+_SAME = 1e-12  # relative size of entries that count as zero
+_RARE = 1e-8  # weight of all points beyond the range of a table
+_TABLE_ERROR = 1e-8  # relative, of a risk and of the terms behind it
+# score deviations beyond which the risk is NaN: larger tables take minutes
+_LARGEST_ISOTROPIC, _LARGEST = 8.0, 4.0
+_RANGE = "the scores of several heads must have deviations of at most 4 (8 if isotropic)"
+
+
+class ManyHeadRisk(eqx.Module):
+    """R_L of several heads in block form under softmax attention, 1 <= L < infinity."""
+
+    problem: Problem
+    length: float = eqx.field(static=True)
+    level: int = eqx.field(static=True, default=2)
+
+    def __call__(self, params: AbstractParams) -> Float[Array, ""]:
+        """For traced parameters: NumPy is called back, for the value and for its gradient."""
+        blocks = blocks_of(params)
+        assert blocks is not None  # the task offers this risk for heads in block form
+        A = jnp.stack([jnp.asarray(block.A, jnp.float64) for block in blocks])
+        return _called_back(self, A, jnp.stack([jnp.asarray(block.b, A.dtype) for block in blocks]))
+
+    def by_numpy(self, like: AbstractParams) -> NumpyFunction | None:
+        """Risk and gradient of known `BlockParams`; None for other parameters."""
+        if any(part.as_block() is not part for part in like.parts()):
+            return None
+
+        def evaluate(*leaves: np.ndarray) -> tuple[float, list[np.ndarray]]:
+            A, b = np.stack(leaves[::2]), np.array([float(leaf) for leaf in leaves[1::2]])
+            value, by_A, by_b = self.value_and_gradient(A, b)
+            parts = zip(by_A, by_b, strict=True)
+            return value, [np.asarray(leaf) for part in parts for leaf in part]
+
+        return evaluate
+
+    def invariant_coordinates(self, A: np.ndarray) -> Coordinates | None:
+        """Coordinates of the heads that share what the task has: a gradient flow stays among them.
+
+        Multiples of the identity for an isotropic task, matrices with the eigenvectors of all
+        covariances if they share them; None for other tasks or other heads.
+        """
+        Sig, B, S, _ = to_numpy(self.problem)
+        if all(_scalar(matrix) is not None for matrix in (Sig, B, S, *A)):
+            return _linear(np.eye(len(Sig))[None], len(A))
+        axes = shared_axes(Sig, B, S, *A)
+        return None if axes is None else _linear(np.einsum("ia,ja->aij", axes, axes), len(A))
+
+    def value_and_gradient(
+        self, A: np.ndarray, b: np.ndarray
+    ) -> tuple[float, np.ndarray, np.ndarray]:
+        """The risk, and its derivatives in A, (heads, d, d), and b, (heads,)."""
+        Sig, B, S, noise = to_numpy(self.problem)
+        with np.errstate(all="ignore"):  # solvers may try parameters that overflow
+            error = np.tensordot(b, Sig @ A @ B, 1) - B
+            weighted = S @ error
+            limit = float(np.sum(error * weighted))
+            back = Sig @ weighted @ B.T
+            by_A, by_b = 2 * b[:, None, None] * back, 2 * np.sum(A * back, axis=(1, 2))
+            finite = self._finite(A, b) if np.all(np.isfinite(A)) else None
+        if finite is None:
+            return math.nan, np.full_like(A, np.nan), np.full_like(b, np.nan)
+        total = limit + finite[0] + float(noise)
+        return total / 2, (by_A + finite[1]) / 2, (by_b + finite[2]) / 2
+
+    def _finite(self, A: np.ndarray, b: np.ndarray) -> tuple[float, np.ndarray, np.ndarray] | None:
+        """What a finite prompt adds to 2R; None beyond the range of the tables."""
+        Sig, B, S, noise = to_numpy(self.problem)
+        d, label = len(Sig), float(np.sum(S * Sig) + noise)
+        scalars = [c for matrix in (Sig, B, S, *A) if (c := _scalar(matrix)) is not None]
+        if len(scalars) == 3 + len(A):
+            s, root, t, *a = scalars
+            radii, weights = radial_rule(d, _RADII)
+            points = np.asarray(root) * radii[:, None]
+            u = np.array(a)[:, None, None] * points
+            forms = _Forms(np.full((1, 1), s), np.full((1, 1), s * s * t), s * t * points, label)
+            found = _averages(forms, weights, u, b, self.length, isotropic=True)
+            if found is None:
+                return None
+            value, by_u, by_b = found
+            by_a = np.einsum("hnp,np->h", by_u, points)
+            return value, by_a[:, None, None] * np.eye(d) / d, by_b
+        axes = shared_axes(Sig, B, S, *A)
+        turn = np.eye(d) if axes is None else axes
+        rule = gaussian_rule(d, self.level, "even" if axes is None else "coordinates")
+        Sig, B, S, *A_turned = (turn.T @ matrix @ turn for matrix in (Sig, B, S, *A))
+        points = rule.points @ B.T
+        u = points @ np.stack(A_turned).transpose(0, 2, 1)
+        forms = _Forms(Sig, Sig @ S @ Sig, points @ S @ Sig, label)
+        found = _averages(forms, rule.weights, u, b, self.length, isotropic=False)
+        if found is None:
+            return None
+        value, by_u, by_b = found
+        by_A = by_u.transpose(0, 2, 1) @ points
+        if axes is not None:  # by symmetry no derivative leads away from shared eigenvectors
+            by_A = by_A * np.eye(d)
+        return value, turn @ by_A @ turn.T, by_b
+
+
+class _Forms(NamedTuple):
+    """S_hk = u_h'scores u_k, Y_hk = u_h'square u_k, X_h = <u_h, target>, and l."""
+
+    scores: np.ndarray
+    square: np.ndarray
+    target: np.ndarray
+    label: float
+
+
+def _averages(
+    forms: _Forms, w: np.ndarray, u: np.ndarray, b: np.ndarray, L: float, *, isotropic: bool
+) -> tuple[float, np.ndarray, np.ndarray] | None:
+    """The average over points with weights w, and its derivatives in u, (heads, n, p), and b."""
+    H = len(b)
+    pulled, squared = u @ forms.scores, u @ forms.square
+    S = np.einsum("hnp,knp->hkn", u, pulled)
+    Y = np.einsum("hnp,knp->hkn", u, squared)
+    X = np.sum(u * forms.target, axis=2)
+    sigma = np.sqrt(np.maximum(np.einsum("hhn->hn", S), 0.0))
+    limit = _LARGEST_ISOTROPIC if isotropic else _LARGEST
+    needed = [_needed(deviations, w) for deviations in sigma]
+    ranges = [range_for(deviation) for deviation in needed]
+    if not all(largest is not None and largest <= limit for largest in ranges):
+        return None
+    by_S, by_Y, by_X, by_b = np.zeros_like(S), np.zeros_like(Y), np.zeros_like(X), np.zeros(H)
+    total = 0.0
+    drift = np.einsum("k,hkn->hn", b, Y) - X  # sum_k b_k Y_hk - X_h
+    for h in range(H):
+        for k in range(h, H):
+            # small scores, with large b, need the accuracy of a table of small range
+            table = pair_table(L, range_for(max(needed[h], needed[k])) or limit, isotropic)
+            rho = np.ones_like(w) if h == k else _correlation(S[h, k], sigma[h], sigma[k])
+            c, alpha, beta, delta, both = table.values(sigma[h], sigma[k], rho)
+            slope = table.slopes(sigma[h], sigma[k], rho)
+            mixed = both + delta
+            inner = forms.label * c + alpha * Y[h, h] + beta * Y[k, k] + mixed * Y[h, k]
+            copies = 1.0 if h == k else 2.0
+            share = copies * b[h] * b[k] * w
+            total += float(share @ inner)
+            by_b[h] += copies * b[k] * float(w @ inner)
+            by_b[k] += copies * b[h] * float(w @ inner)
+            by_Y[h, h] += share * alpha
+            by_Y[k, k] += share * beta
+            by_Y[h, k] += share * mixed
+            # of c exactly, of the others from the table
+            extra = [
+                part[1] * Y[h, h] + part[2] * Y[k, k] + (part[3] + part[4]) * Y[h, k]
+                for part in slope
+            ]
+            by_S[h, h] += share * (forms.label * alpha / 2 + extra[0])
+            by_S[k, k] += share * (forms.label * beta / 2 + extra[1])
+            by_S[h, k] += share * (forms.label * delta + extra[2])
+            if h == k:  # c is P_2
+                less = -2 * b[h] * w * c
+                total += float(less @ drift[h])
+                by_b[h] += -2 * float((w * c) @ drift[h])
+                by_b += Y[h] @ less
+                by_Y[h] += less * b[:, None]
+                by_X[h] = -less
+                by_S[h, h] += -2 * b[h] * w * drift[h] * ((alpha + beta) / 2 + delta)
+    by_u = np.einsum("hkn,knp->hnp", by_S + by_S.transpose(1, 0, 2), pulled)
+    by_u += np.einsum("hkn,knp->hnp", by_Y + by_Y.transpose(1, 0, 2), squared)
+    return total, by_u + by_X[:, :, None] * forms.target, by_b
+
+
+def _needed(sigma: np.ndarray, w: np.ndarray) -> float:
+    """The deviation beyond which points are too rare to matter; the tables clip them."""
+    order = np.argsort(-sigma)
+    rare = np.cumsum(np.abs(w)[order]) < _RARE
+    return float(sigma[order][min(int(np.sum(rare)), len(w) - 1)])
+
+
+def _correlation(shared: np.ndarray, first: np.ndarray, second: np.ndarray) -> np.ndarray:
+    product = first * second
+    ratio = np.where(product > 0, shared / np.where(product > 0, product, 1.0), 0.0)
+    return np.clip(ratio, -1.0, 1.0)
+
+
+def _linear(basis: np.ndarray, heads: int) -> Coordinates:
+    """Coefficients of every A_h in an orthogonal basis, and b_h, of flat parameters."""
+    d = basis.shape[1]
+    inverse = basis.reshape(len(basis), -1)
+    forward = inverse / np.sum(inverse**2, axis=1, keepdims=True)
+
+    def to(y: np.ndarray) -> np.ndarray:
+        rows = y.reshape(heads, d * d + 1)
+        return np.concatenate([rows[:, :-1] @ forward.T, rows[:, -1:]], axis=1).ravel()
+
+    def back(x: np.ndarray) -> np.ndarray:
+        rows = x.reshape(heads, len(basis) + 1)
+        return np.concatenate([rows[:, :-1] @ inverse, rows[:, -1:]], axis=1).ravel()
+
+    return Coordinates(to, back, lambda y, change: to(change))
+
+
+def _scalar(matrix: np.ndarray) -> float | None:
+    """The number c of a matrix c I, None of others."""
+    c = float(np.mean(np.diag(matrix)))
+    gap = np.max(np.abs(matrix - c * np.eye(len(matrix))))
+    return c if gap <= _SAME * np.max(np.abs(matrix)) else None
+
+
+def shared_axes(*matrices: np.ndarray) -> np.ndarray | None:
+    """Eigenvectors of all matrices, None if there are none."""
+    mix = np.zeros_like(matrices[0])
+    # distinct coefficients, so that eigenvalues that agree in one matrix are told apart by another
+    for i, matrix in enumerate(matrices):
+        size = np.linalg.norm(matrix)
+        mix += (matrix + matrix.T) / max(size, 1e-300) / (i + 1) ** 1.3
+    axes = np.linalg.eigh(mix)[1]
+    for matrix in matrices:
+        turned = axes.T @ matrix @ axes
+        if np.max(np.abs(turned - np.diag(np.diag(turned)))) > _SAME * np.max(np.abs(turned)):
+            return None
+    return axes
+
+
+@jax.custom_jvp
+def _called_back(
+    risk: ManyHeadRisk, A: Float[Array, "heads d d"], b: Float[Array, " heads"]
+) -> Float[Array, ""]:
+    return _call(risk, A, b)[0]
+
+
+@_called_back.defjvp
+def _called_back_jvp(primals: tuple, tangents: tuple) -> tuple[Array, Array]:
+    value, by_A, by_b = _call(*primals)
+    return value, jnp.sum(by_A * tangents[1]) + jnp.sum(by_b * tangents[2])
+
+
+def _call(risk: ManyHeadRisk, A: Array, b: Array) -> tuple[Array, Array, Array]:
+    def on_host(problem: Problem, A: Any, b: Any) -> tuple[np.ndarray, ...]:
+        known = ManyHeadRisk(Problem(*to_numpy(problem)), risk.length, risk.level)
+        found = known.value_and_gradient(np.asarray(A), np.asarray(b))
+        return tuple(np.asarray(part, np.float64) for part in found)
+
+    shapes = [jax.ShapeDtypeStruct(shape, jnp.float64) for shape in ((), A.shape, b.shape)]
+    return jax.pure_callback(on_host, shapes, risk.problem, A, b, vmap_method="sequential")
+
+
+class SummedRisk(eqx.Module):
+    """The risk of several heads in block form where only sum_h b_h A_h counts.
+
+    Linear attention, and the infinite prompt: the sum of the heads is the head (sum_h b_h A_h, 1).
+    """
+
+    risk: RegressionRisk
+
+    def __call__(self, params: AbstractParams) -> Float[Array, ""]:
+        blocks = blocks_of(params)
+        assert blocks is not None  # the task offers this risk for heads in block form
+        A = sum((jnp.asarray(block.b) * jnp.asarray(block.A) for block in blocks), start=0.0)
+        return self.risk(BlockParams(A, jnp.ones(())))
+
+    def by_numpy(self, like: AbstractParams) -> NumpyFunction | None:
+        """Risk and gradient of known `BlockParams`; None for other parameters."""
+        parts = like.parts()
+        known = by_numpy(self.risk, parts[0])
+        if known is None or any(part.as_block() is not part for part in parts):
+            return None
+
+        def evaluate(*leaves: np.ndarray) -> tuple[float, list[np.ndarray]]:
+            A, b = np.stack(leaves[::2]), np.array([float(leaf) for leaf in leaves[1::2]])
+            value, (by_A, _) = known(np.tensordot(b, A, 1), np.ones(()))
+            pairs = zip(b, A, strict=True)
+            each = [(share * by_A, np.asarray(np.sum(by_A * own))) for share, own in pairs]
+            return value, [leaf for part in each for leaf in part]
+
+        return evaluate
+
+
+class ManyHeadExact(AbstractRisk):
+    """The risk of several heads in block form; its error is the distance to a coarser rule."""
+
+    def __init__(self, problem: Problem, length: float):
+        self.fine, self.coarse = (ManyHeadRisk(problem, length, level) for level in (2, 1))
+
+    def of(self, params: AbstractParams) -> Estimate:
+        with jax.enable_x64(True):
+            value, coarse = (risk_of(risk, params) for risk in (self.fine, self.coarse))
+            value = require_number(value, _RANGE)
+            # heads that oppose each other are differences of terms of this size
+            b = sum(abs(part.matrices()[1]).sum() for part in params.parts())
+            terms = b**2 * label_size(self.fine.problem) / self.fine.length
+            error = abs(value - coarse) + _TABLE_ERROR * (abs(value) + terms)
+            return Estimate(value, error, Exact())
+
+    def objective(self) -> RiskFunction:
+        return self.fine
+
+    def fresh(self) -> None:
+        return None

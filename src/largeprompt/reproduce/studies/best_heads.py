@@ -1,0 +1,208 @@
+"""Several softmax heads in context: the best ones, against one head, linear attention and ridge."""
+
+import jax
+import numpy as np
+import xarray as xr
+from jaxtyping import Array, Key
+
+from ...icl import LinearRegression
+from ...prompts import MonteCarlo
+from .mutants import plus, times
+from .study import Check, Config, Study, at_least, at_most, between
+
+
+def measure(config: Config, key: Key[Array, ""]) -> xr.Dataset:
+    """Risks of the best heads against L, for an isotropic and an anisotropic task."""
+    noise, lengths, heads = config["noise_variance"], config["lengths"], config["heads"]
+    cases = {"isotropic": config["isotropic"], "anisotropic": config["anisotropic"]}
+    d = len(config["isotropic"])
+    shape = len(cases), len(lengths)
+    one, linear, before, ridge, ridge_error, opposition = np.full((6, *shape), np.nan)
+    risk, norm = np.full((2, len(cases), len(heads), len(lengths)), np.nan)
+    simulated = np.zeros(2)
+    for i, spectrum in enumerate(cases.values()):
+        task = LinearRegression(np.diag(spectrum), np.eye(d) / d, noise)
+        for j, L in enumerate(lengths):
+            one[i, j] = float(task.minimiser(L).risk)
+            linear[i, j] = float(task.minimiser(L, "linear").risk)
+            before[i, j] = float(task.minimiser(L - 1, "linear").risk)
+            found = task.bayes_risk(L, MonteCarlo(key))
+            ridge[i, j], ridge_error[i, j] = float(found.value), float(found.error)
+            for k, count in enumerate(heads):
+                best = task.minimiser(L, heads=count)
+                risk[i, k, j], norm[i, k, j] = float(best.risk), float(best.gradient_norm)
+                if count == 2:
+                    opposition[i, j] = _distance_to_opposite(best.params)
+                if count == 2 and i == j == 0:
+                    simulated = _simulated(key, spectrum, noise, best.params, L, config["prompts"])
+    axes = ("case", "length")
+    return xr.Dataset(
+        {
+            "risk": (("case", "heads", "length"), risk),
+            "gradient_norm": (("case", "heads", "length"), norm),
+            "one": (axes, one),
+            "linear": (axes, linear),
+            "linear_before": (axes, before),
+            "ridge": (axes, ridge),
+            "ridge_error": (axes, ridge_error),
+            "opposition": (axes, opposition),
+            "simulated": simulated[0],
+            "simulated_error": simulated[1],
+        },
+        {
+            "case": list(cases),
+            "heads": np.array(heads),
+            "length": np.array(lengths, np.float64),
+            "floor": noise / 2,
+            "spectrum": (("case", "axis"), np.array(list(cases.values()))),
+        },
+    )
+
+
+def _distance_to_opposite(params) -> float:
+    """How far two heads are from (A, b), (-A, -b), relative to their sizes."""
+    (A, b), (A2, b2) = ((np.asarray(head.A), float(head.b)) for head in params.heads)
+    return float(np.linalg.norm(A + A2) / np.linalg.norm(A) + abs(b + b2) / abs(b))
+
+
+def _simulated(
+    key: Key[Array, ""], spectrum: list[float], noise: float, params, L: int, prompts: int
+) -> np.ndarray:
+    """Mean loss of whole prompts, drawn and attended to by NumPy, and its standard error."""
+    rng = np.random.default_rng(np.asarray(jax.random.key_data(key)))
+    d, root = len(spectrum), np.sqrt(spectrum)
+    w = rng.normal(size=(prompts, d)) / np.sqrt(d)
+    x, query = rng.normal(size=(prompts, L, d)) * root, rng.normal(size=(prompts, d)) * root
+    y = np.einsum("nld,nd->nl", x, w) + np.sqrt(noise) * rng.normal(size=(prompts, L))
+    error = -np.sum(w * query, axis=1) - np.sqrt(noise) * rng.normal(size=prompts)
+    for head in params.heads:
+        scores = np.einsum("nld,nd->nl", x, query @ np.asarray(head.A).T)
+        weights = np.exp(scores - scores.max(axis=1, keepdims=True))
+        error += float(head.b) * np.sum(weights * y, axis=1) / weights.sum(axis=1)
+    losses = error**2 / 2
+    return np.array([losses.mean(), losses.std(ddof=1) / np.sqrt(prompts)])
+
+
+def _best_linear(spectrum: np.ndarray, noise: float, L: np.ndarray) -> np.ndarray:
+    """Risk of the best linear head, axis by axis: a quadratic in the entries of b A."""
+    d = len(spectrum)
+    label = spectrum.sum() / d + noise
+    risks = []
+    for length in L:
+        curvature = (1 + 1 / length) * spectrum**2 / d + label / length * spectrum
+        risks.append((label - np.sum((spectrum / d) ** 2 * spectrum / curvature)) / 2)
+    return np.array(risks)
+
+
+def examine(data: xr.Dataset) -> list[Check]:
+    """Two heads oppose each other and reach linear attention of L - 1 tokens, and not more."""
+    two, noise = data.risk.sel(heads=2), 2 * float(data.floor)
+    L = data.length.values
+    by_hand, by_hand_before = (
+        np.stack([_best_linear(s, noise, lengths) for s in data.spectrum.values])
+        for lengths in (L, L - 1)
+    )
+    gap = np.abs(data.linear / by_hand - 1).max()
+    gap_before = np.abs(data.linear_before / by_hand_before - 1).max()
+    gain = (two - data.risk.min("heads")) / (data.one - data.linear)
+    exact = two[0, 0]
+    return [
+        at_most(
+            "best two heads: largest distance to an opposite pair", data.opposition.max(), 1e-2
+        ),
+        at_most(
+            "best two heads minus linear attention of L - 1 tokens: largest",
+            (two - data.linear_before).max(),
+            1e-8,
+        ),
+        at_least(
+            "any number of softmax heads minus linear attention: smallest",
+            (data.risk - data.linear).min(),
+            0.0,
+        ),
+        at_most(
+            "gain of more than two heads, relative to that of linear attention over one head: "
+            "largest",
+            gain.max(),
+            0.05,
+        ),
+        at_least(
+            "linear attention minus ridge regression, plus 5 errors: smallest",
+            (data.linear - data.ridge + 5 * data.ridge_error).min(),
+            0.0,
+        ),
+        at_least(
+            "control: one softmax head minus two: smallest", (data.one - two).min(), 1e-6, "control"
+        ),
+        at_most("linear attention against NumPy: relative difference", gap, 1e-9, "accuracy"),
+        at_most("the same at L - 1", gap_before, 1e-9, "accuracy"),
+        at_most(
+            "largest relative standard error of ridge regression",
+            (data.ridge_error / data.ridge).max(),
+            0.05,
+            "accuracy",
+        ),
+        at_most(
+            "largest gradient norm at the best two heads",
+            data.gradient_norm.sel(heads=2).max(),
+            1e-6,
+            "accuracy",
+        ),
+        between(
+            "risk of the best two heads against simulation, in standard errors",
+            (data.simulated - exact) / data.simulated_error,
+            -5.0,
+            5.0,
+            "accuracy",
+        ),
+        at_most(
+            "that simulation: relative standard error",
+            data.simulated_error / data.simulated,
+            0.05,
+            "accuracy",
+        ),
+    ]
+
+
+STUDY = Study(
+    name="many-heads",
+    title="Several softmax heads in context",
+    source="not in the paper; compare He, Pan, Chen & Yang 2025",
+    statement="The best two softmax heads in block form are an opposite pair, (A, b) and (-A, -b). "
+    "Their risk is at most that of linear attention with one token less. More heads gain little, "
+    "and no number of softmax heads tried reaches linear attention at the same length.",
+    formula=r"\min_{A_1,b_1,A_2,b_2} R_L \;\le\; R^{\mathrm{lin}}_{L-1}",
+    method="Risks and gradients of several heads are exact (quadrature over the query, tables of "
+    "pair moments). The minimiser is the best of several descents, so with more than two heads it "
+    "is an upper bound on the best risk. One risk is tested by simulated prompts.",
+    quick={
+        "isotropic": [1.0, 1.0],
+        "anisotropic": [1.5, 0.5],
+        "noise_variance": 0.1,
+        "lengths": [1000],
+        "heads": [2],
+        "prompts": 2000,
+    },
+    full={
+        "isotropic": [1.0] * 5,
+        "anisotropic": [2.5, 1.0, 0.7, 0.5, 0.3],
+        "noise_variance": 0.1,
+        "lengths": [30, 100, 1000, 10_000, 100_000],
+        "heads": [2, 3, 4],
+        "prompts": 100_000,
+    },
+    measure=measure,
+    examine=examine,
+    notices={
+        "risk": times(1.05, 0.95),
+        "gradient_norm": plus(1e-3),
+        "one": times(0.5),
+        "linear": times(1.05, 0.95),
+        "linear_before": times(1.05, 0.95),
+        "ridge": times(1.5, 0.0),
+        "ridge_error": plus(1.0),
+        "opposition": plus(0.1),
+        "simulated": times(1.5, 0.5),
+        "simulated_error": times(10.0, 0.0),
+    },
+)

@@ -1,0 +1,140 @@
+"""Several heads in context: the exact risk against brute force, closed forms and differences."""
+
+import jax
+import numpy as np
+import pytest
+
+import largeprompt as lp
+from largeprompt._arrays import flattened
+from largeprompt.icl.flat_gradients import flat_value_and_gradient
+
+from ..oracles.many_heads import in_context_losses
+
+EYE = np.eye(5)
+TASK = lp.LinearRegression(EYE, task_cov=EYE / 5, noise_variance=0.1)
+SHARED = lp.LinearRegression(np.diag([0.5, 2.0]), np.diag([1.0, 0.3]), 0.2)
+GENERAL = lp.LinearRegression(
+    np.array([[1.0, 0.4], [0.4, 0.8]]), np.diag([1.0, 0.3]), 0.2, query_cov=np.diag([0.5, 0.7])
+)
+CASES = {
+    "isotropic": (TASK, [(0.2 * EYE, 1.3), (-0.35 * EYE, -0.9), (0.1 * EYE, -0.4)], 12),
+    "shared axes": (
+        SHARED,
+        [(np.diag([0.2, 0.1]), 1.5), (np.diag([-0.15, 0.05]), -1.2)],
+        30,
+    ),
+    "general": (
+        GENERAL,
+        [
+            (np.array([[0.2, 0.1], [-0.05, 0.15]]), 1.4),
+            (np.array([[-0.1, 0.0], [0.12, -0.2]]), -1.1),
+        ],
+        30,
+    ),
+}
+
+
+def _params(heads):
+    return lp.MultiHeadParams([lp.BlockParams(A, b) for A, b in heads])
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_risk_of_several_heads_by_simulation(case):
+    """Three comparisons at 4 standard errors: a false alarm in fewer than 1 of 5,000 seeds."""
+    task, heads, L = CASES[case]
+    arrays = (task.cov, task.task_cov, task.noise_variance, task.query_cov)
+    losses = in_context_losses([np.asarray(a) for a in arrays], heads, L, 40_000, 2)
+    found = task.risk(_params(heads), L)
+    assert found.error < 1e-6 * found.value
+    deviation = losses.std() / np.sqrt(len(losses))
+    assert abs(float(found.value) - losses.mean()) < 4 * deviation
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_gradient_of_the_risk_of_several_heads(case):
+    task, heads, L = CASES[case]
+    params = _params(heads)
+    evaluate = flat_value_and_gradient(task.objective(L, like=params), params)
+    flat = flattened(params)
+    gradient = evaluate(flat)[1]
+    rng, step = np.random.default_rng(0), 1e-4
+    # directions among the heads that share what the task has
+    for _ in range(2):
+        scale = rng.normal(size=len(heads))
+        pairs = zip(scale, heads, strict=True)
+        move = flattened(_params([(c * A, c * b / 2) for c, (A, b) in pairs]))
+        ahead, behind = (evaluate(flat + s * step * move)[0] for s in (1, -1))
+        assert gradient @ move == pytest.approx((ahead - behind) / (2 * step), rel=1e-5, abs=1e-7)
+
+
+@pytest.mark.parametrize("L", [2, 10, 1000])
+def test_risk_of_equal_heads_is_that_of_one(L):
+    """(A, b/3) and (A, 2b/3) predict what (A, b) does; its risk is in closed form."""
+    A = 0.4 * EYE
+    one = float(TASK.risk(lp.BlockParams(A, 0.9), L).value)
+    assert float(TASK.risk(_params([(A, 0.3), (A, 0.6)]), L).value) == pytest.approx(one, rel=1e-8)
+
+
+def test_risk_of_several_heads_without_prompt_noise():
+    """Linear attention and the infinite prompt see the sum of b A only."""
+    heads = CASES["isotropic"][1]
+    A = np.sum([b * A for A, b in heads], axis=0)
+    found, one = _params(heads), lp.BlockParams(A, 1.0)
+    for risk in (lambda p: TASK.risk(p, np.inf), lambda p: TASK.risk(p, 20, "linear")):
+        assert float(risk(found).value) == pytest.approx(float(risk(one).value), rel=1e-12)
+
+
+def test_risk_of_a_pair_of_opposite_heads():
+    """Stated in docs/many_heads.md; linear attention at L - 1 as A -> 0 with bA fixed."""
+    pair = _params([(0.3632 * s * EYE, 0.9892 * s) for s in (1, -1)])
+    assert float(TASK.risk(pair, 10).value) == pytest.approx(0.2574156, abs=1e-7)
+    small = _params([(0.01 * s * EYE, 30.0 * s) for s in (1, -1)])
+    linear = float(TASK.risk(lp.BlockParams(0.6 * EYE, 1.0), 99, "linear").value)
+    # 100 tokens around their mean are 99, divided by 100: shrink and compare
+    found = float(TASK.risk(small, 100).value)
+    shrunk = float(TASK.risk(lp.BlockParams(0.6 * 0.99 * EYE, 1.0), 99, "linear").value)
+    assert abs(found - shrunk) < 1e-4 < abs(linear - shrunk)
+
+
+def test_risk_of_general_heads_is_sampled():
+    task, heads, L = CASES["general"]
+    block = _params(heads)
+    general = lp.MultiHeadParams([head.general() for head in block.heads])
+    method = lp.MonteCarlo(jax.random.key(0), max_replicates=2048)
+    found = task.risk(general, L, method=method)
+    assert abs(found.value - float(task.risk(block, L).value)) < 4 * found.error
+
+
+@pytest.mark.slow
+def test_minimiser_of_two_heads_is_an_opposite_pair():
+    found = TASK.minimiser(100, heads=2)
+    first, second = found.params.heads
+    assert found.gradient_norm < 1e-9
+    assert float(found.risk) == pytest.approx(0.0808046, abs=1e-7)
+    np.testing.assert_allclose(first.A, -np.asarray(second.A), atol=1e-5)
+    assert float(first.b) == pytest.approx(-float(second.b), rel=1e-5)
+    assert float(TASK.minimiser(100, "linear", heads=2).risk) == pytest.approx(
+        float(TASK.minimiser(100, "linear").risk)
+    )
+
+
+@pytest.mark.slow
+def test_gradient_flow_of_two_heads():
+    start = _params([(0.1 * np.eye(2), 1.0), (-0.08 * np.eye(2), -1.2)])
+    task = lp.LinearRegression(np.eye(2), np.eye(2) / 2, 0.1)
+    run = lp.gradient_flow(task, start, 1000, t1=3.0)
+    assert run.risk[-1] < 0.5 * run.risk[0]
+    assert float(task.risk(run.final, 1000).value) == pytest.approx(run.risk[-1], rel=1e-9)
+
+
+@pytest.mark.slow
+def test_descend_of_two_heads():
+    """By whole prompts: the same batch for both ways to ask for it; recorded risks are exact."""
+    task, heads, L = CASES["shared axes"]
+    start = _params(heads)
+    run = lp.descend(jax.random.key(0), task, start, L, steps=4, batch=32, record_every=2)
+    assert run.finished
+    assert run.risk[0] == pytest.approx(float(task.risk(start, L).value), rel=1e-6)
+    assert np.all(run.risk_error == 0)
+    moved = flattened(run.final) - flattened(start)
+    assert 0 < np.linalg.norm(moved) < 0.1
