@@ -18,6 +18,7 @@ ROOMS = (
     "concentration",
     "icl",
     "dynamics",
+    "compression",
     "sweep",
     "reproduce",
     "cli",

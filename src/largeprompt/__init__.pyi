@@ -1,6 +1,7 @@
 # Public names and where they come from: read by type checkers and, at run time, by `lazy_loader`.
 
 from . import attention as attention
+from . import compression as compression
 from . import concentration as concentration
 from . import dynamics as dynamics
 from . import icl as icl
@@ -14,6 +15,8 @@ from .attention import MultiHead as MultiHead
 from .attention import attend as attend
 from .attention import attend_jacobians as attend_jacobians
 from .attention import attend_linear as attend_linear
+from .compression import compress as compress
+from .compression import linearise as linearise
 from .concentration import assumption_3_3 as assumption_3_3
 from .concentration import bound_report as bound_report
 from .concentration import concentration_curve as concentration_curve
@@ -53,6 +56,7 @@ from .measures import AbstractMeasure as AbstractMeasure
 from .measures import Dirac as Dirac
 from .measures import Empirical as Empirical
 from .measures import Gaussian as Gaussian
+from .measures import KeyValues as KeyValues
 from .measures import Mixture as Mixture
 from .measures import Rademacher as Rademacher
 from .measures import Sphere as Sphere

@@ -64,6 +64,10 @@ CASES: dict[str, Case] = {
         lambda: lp.Empirical(POINTS, WEIGHTS), oracle.discrete(POINTS[:4], WEIGHTS[:4])
     ),
     "empirical-one-token": Case(lambda: lp.Empirical(POINTS[:1]), oracle.discrete(POINTS[:1], [1])),
+    "key-values": Case(
+        lambda: lp.KeyValues(POINTS[:, :1], POINTS[:, 1:], [0.0, 1.0, -1.0, 2.0, -np.inf]),
+        oracle.discrete(POINTS[:4], np.exp([0.0, 1.0, -1.0, 2.0])),
+    ),
     "rademacher": Case(lambda: lp.Rademacher(2), oracle.rademacher()),
     "rademacher-tilted": Case(
         lambda: lp.Rademacher(2).tilt(AT), oracle.tilted(oracle.rademacher(), AT)

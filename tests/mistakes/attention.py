@@ -8,11 +8,16 @@ import largeprompt as lp
 from .things import EYE, GAUSSIAN, HEAD, PROMPT
 
 MISTAKES = {
-    "U not square": (lambda: lp.Head(U=np.ones((2, 3)), V=EYE), "U must be a square"),
+    "U not a matrix": (lambda: lp.Head(U=np.ones(2), V=EYE), "U must be a matrix"),
+    "no keys": (lambda: lp.Head.key_value(0, 2), "d_k must be a positive integer"),
+    "layer of a rectangular head": (
+        lambda: lp.Layer([lp.Head(U=np.ones((2, 3)), V=EYE)]),
+        "every U must be square",
+    ),
     "V of another width": (lambda: lp.Head(U=EYE, V=np.ones((2, 3))), "V must have shape"),
     "NaN in U": (lambda: lp.Head(U=EYE * np.nan, V=EYE), "U must be finite"),
     "K and Q differ": (
-        lambda: lp.Head.from_kqv(np.ones((1, 2)), np.ones((1, 3)), EYE),
+        lambda: lp.Head.from_kqv(np.ones((1, 2)), np.ones((2, 2)), EYE),
         "Q must have",
     ),
     "scale NaN": (lambda: lp.Head.from_kqv(EYE, EYE, EYE, scale=np.nan), "scale must be finite"),

@@ -98,4 +98,12 @@ MISTAKES = {
         lambda: GAUSSIAN + np.ones(2),
         "terms of a sum must be a non-empty sequence of measures",
     ),
+    "fewer values than keys": (
+        lambda: lp.KeyValues(np.ones((3, 2)), np.ones((2, 2))),
+        "values must have shape",
+    ),
+    "log weights without weight": (
+        lambda: lp.KeyValues(EYE, EYE, [-np.inf, -np.inf]),
+        "log_weights must be real",
+    ),
 }

@@ -16,7 +16,7 @@ from jax.sharding import Mesh
 from jaxtyping import Array, Float
 
 from .. import _checks, _devices, _native
-from ..measures import Empirical, TiltedMoments, tilted_moments
+from ..measures import Empirical, KeyValues, TiltedMoments, tilted_moments
 from . import gpu_kernel
 
 Engine = Literal["auto", "dense", "streamed", "fused"]
@@ -48,13 +48,40 @@ def empirical_moments(
         engine = "dense" if scores <= _DENSE_SCORES and block_size is None else "streamed"
     if engine == "dense":
         return tilted_moments(prompt.points, prompt.log_weights, tilts, with_cov=with_cov)
-    if block_size is None:
-        largest = _GPU_BLOCK_SCORES if device == "gpu" else _BLOCK_SCORES
-        block_size = max(1024, largest // max(1, len(tilts)))
-    block_size = min(block_size, prompt.n)
+    block_size = _block(block_size, prompt.n, len(tilts))
     if engine == "fused" and kernel_here:
         return _by_kernel(prompt, tilts, with_cov, block_size)
     return _streamed(prompt, tilts, with_cov=with_cov, block_size=block_size)
+
+
+def key_value_moments(
+    pair: KeyValues,
+    tilts: Float[Array, "q k"],
+    *,
+    engine: Engine = "auto",
+    block_size: int | None = None,
+) -> TiltedMoments:
+    """Log normaliser and mean value of keys and values at q tilts of the keys.
+
+    The two arrays are read in place. There is no fused kernel for them: *fused* is *streamed*.
+    """
+    engine, block_size = checked_engine(engine, block_size)
+    if engine == "auto":
+        few = pair.n * len(tilts) <= _DENSE_SCORES and block_size is None
+        engine = "dense" if few else "streamed"
+    if engine == "dense":
+        return tilted_moments(pair.keys, pair.log_weights, tilts, values=pair.values)
+    block_size = _block(block_size, pair.n, len(tilts))
+    arrays = (pair.keys, pair.values, pair.log_weights)
+    return _over_blocks(arrays, tilts, with_cov=False, block_size=block_size)
+
+
+def _block(block_size: int | None, n: int, queries: int) -> int:
+    """Number of tokens in a block of the streamed engine."""
+    if block_size is None:
+        largest = _GPU_BLOCK_SCORES if jax.default_backend() == "gpu" else _BLOCK_SCORES
+        block_size = max(1024, largest // max(1, queries))
+    return min(block_size, n)
 
 
 def checked_engine(engine: Any, block_size: Any) -> tuple[Engine, int | None]:
@@ -141,17 +168,29 @@ def _by_kernel_jvp(with_cov: bool, block_size: int, primals: tuple, tangents: tu
 def _streamed(
     prompt: Empirical, tilts: Float[Array, "q d"], *, with_cov: bool, block_size: int
 ) -> TiltedMoments:
-    """Merge the moments of whole blocks in a scan, then those of the remainder."""
-    points, log_weights = prompt.points, prompt.log_weights
+    arrays = (prompt.points, None, prompt.log_weights)
+    return _over_blocks(arrays, tilts, with_cov=with_cov, block_size=block_size)
+
+
+def _over_blocks(
+    arrays: tuple[Array, Array | None, Array | None],
+    tilts: Float[Array, "q d"],
+    *,
+    with_cov: bool,
+    block_size: int,
+) -> TiltedMoments:
+    """Merge the moments of whole blocks in a scan, then those of the remainder.
+
+    `arrays` are points (or keys), values if they are not the points, and log weights.
+    """
 
     def block(start: Array | int, size: int) -> TiltedMoments:
-        rows = jax.lax.dynamic_slice_in_dim(points, start, size)
-        logs = None
-        if log_weights is not None:
-            logs = jax.lax.dynamic_slice_in_dim(log_weights, start, size)
-        return tilted_moments(rows, logs, tilts, with_cov=with_cov)
+        points, values, logs = jax.tree.map(
+            lambda array: jax.lax.dynamic_slice_in_dim(array, start, size), arrays
+        )
+        return tilted_moments(points, logs, tilts, with_cov=with_cov, values=values)
 
-    whole, remainder = divmod(prompt.n, block_size)
+    whole, remainder = divmod(len(arrays[0]), block_size)
 
     def step(summary: TiltedMoments, index: Array) -> tuple[TiltedMoments, None]:
         return summary.merge(block(index * block_size, block_size)), None

@@ -7,6 +7,7 @@ from typing import Any
 import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
+from jax.core import Tracer
 from jaxtyping import Array, Float
 
 from .. import _checks
@@ -26,7 +27,12 @@ class AbstractHead(eqx.Module):
 
     @property
     def dim(self) -> int:
-        """Dimension d of tokens and queries."""
+        """Dimension d of tokens."""
+        return self.heads[0].U.shape[-2]
+
+    @property
+    def query_dim(self) -> int:
+        """Dimension k of queries."""
         return self.heads[0].U.shape[-1]
 
     @property
@@ -41,7 +47,8 @@ class Head(AbstractHead):
     No 1/sqrt(d) is applied; it is part of U. Boursier & Boyer use U = K'Q; for the usual scaling of
     transformers pass `scale` to `from_kqv`.
 
-    **Arguments:** `U` of shape (d, d), `V` of shape (m, d).
+    **Arguments:** `U` of shape (d, k) for tokens of dimension d and queries of dimension k, which
+    are often the same; `V` of shape (m, d).
 
     >>> import jax.numpy as jnp
     >>> import largeprompt as lp
@@ -50,15 +57,15 @@ class Head(AbstractHead):
     (2, 1)
     """
 
-    U: Float[Array, "d d"]
+    U: Float[Array, "d k"]
     V: Float[Array, "m d"]
 
     def __init__(self, U: ArrayInput, V: ArrayInput):
         U, V = _checks.same_dtype(_checks.finite("U", U), _checks.finite("V", V))
-        if U.ndim != 2 or U.shape[0] != U.shape[1] or U.shape[0] == 0:
+        if U.ndim != 2 or 0 in U.shape:
             raise ValueError(
                 _checks.message(
-                    "U must be a square (d, d) matrix",
+                    "U must be a matrix of shape (d, k), d for tokens and k for queries",
                     f"shape {U.shape}",
                     "pass U = K.T @ Q, or use Head.from_kqv(K, Q, V)",
                 )
@@ -69,12 +76,12 @@ class Head(AbstractHead):
     def from_kqv(
         cls, K: ArrayInput, Q: ArrayInput, V: ArrayInput, scale: ArrayInput = 1.0
     ) -> "Head":
-        """The head with U = scale K'Q, for K and Q of shape (k, d) with any head dimension k.
+        """The head with U = scale K'Q, for K of shape (h, d) and Q of shape (h, k), any h.
 
         Gradients with respect to K and Q go through this call.
         """
-        K = _checks.shaped("K", _checks.finite("K", K), ("k", "d"))
-        Q = _checks.shaped("Q", _checks.finite("Q", Q), K.shape)
+        K = _checks.shaped("K", _checks.finite("K", K), ("h", "d"))
+        Q = _checks.shaped("Q", _checks.finite("Q", Q), (K.shape[0], "k"))
         scale = _checks.shaped("scale", _checks.finite("scale", scale), ())
         K, Q, scale = _checks.same_dtype(K, Q, scale.astype(K.dtype))
         return cls(U=scale * jnp.matmul(K.T, Q, precision="highest"), V=V)
@@ -83,6 +90,33 @@ class Head(AbstractHead):
     def heads(self) -> "tuple[Head, ...]":
         """The head itself, alone."""
         return (self,)
+
+    @classmethod
+    def key_value(cls, d_k: int, d_v: int, scale: ArrayInput = 1.0) -> "Head":
+        """The head of tokens x = (k, v) with score scale <k, z> and read-out v, as transformers
+        store them: queries of dimension d_k, outputs of dimension d_v.
+
+        `KeyValues(keys, values)` is a prompt of such tokens.
+
+        >>> import largeprompt as lp
+        >>> head = lp.Head.key_value(64, 32)
+        >>> (head.query_dim, head.dim, head.out_dim)
+        (64, 96, 32)
+        """
+        d_k, d_v = _checks.count("d_k", d_k), _checks.count("d_v", d_v)
+        scale = _checks.shaped("scale", _checks.finite("scale", scale), ())
+        U = np.eye(d_k + d_v, d_k, dtype=scale.dtype)
+        V = np.eye(d_v, d_k + d_v, k=d_k, dtype=scale.dtype)
+        return cls(U=scale * U, V=V)
+
+    def splits_at(self, d_k: int) -> bool:
+        """Whether scores use only the first d_k coordinates of a token and outputs only the others.
+
+        False if the matrices are traced, so that their entries are unknown.
+        """
+        if isinstance(self.U, Tracer) or isinstance(self.V, Tracer):
+            return False
+        return not (np.any(np.asarray(self.U)[d_k:]) or np.any(np.asarray(self.V)[:, :d_k]))
 
     def reading_tokens(self) -> "Head":
         """The head with the same scores whose output is the mean token: V is the identity."""
@@ -152,11 +186,12 @@ def flat_heads(name: str, heads: Any) -> tuple[Head, ...]:
             )
         )
     flat = tuple(one for head in heads for one in head.heads)
-    if len({head.V.shape for head in flat}) > 1:
+    if len({(head.V.shape, head.U.shape) for head in flat}) > 1:
         raise ValueError(
             _checks.message(
-                f"{name} must all have V of the same shape",
-                f"shapes {[head.V.shape for head in flat]}",
+                f"{name} must all have U and V of the same shape",
+                f"V of shapes {[head.V.shape for head in flat]}, "
+                f"U of shapes {[head.U.shape for head in flat]}",
                 "give every head the same d and m",
             )
         )

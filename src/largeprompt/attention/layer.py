@@ -36,6 +36,14 @@ class Layer(eqx.Module):
 
     def __init__(self, heads: Sequence[AbstractHead] | AbstractHead, residual: bool = True):
         heads = flat_heads("heads", heads)
+        if any(head.query_dim != head.dim for head in heads):
+            raise ValueError(
+                _checks.message(
+                    "the queries of a layer are its tokens, so every U must be square",
+                    f"U of shape {[head.U.shape for head in heads]}",
+                    "call attend(head, measure, z) with queries of their own dimension",
+                )
+            )
         if residual and heads[0].out_dim != heads[0].dim:
             raise ValueError(
                 _checks.message(

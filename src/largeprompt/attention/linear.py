@@ -31,7 +31,7 @@ def attend_linear(
 
 @eqx.filter_jit
 def _attend_linear(
-    head: Head, measure: AbstractMeasure, queries: Float[Array, "q d"]
+    head: Head, measure: AbstractMeasure, queries: Float[Array, "q k"]
 ) -> Float[Array, "q m"]:
     tilts = tilts_of(head, measure, queries)
     prompt = measure.as_prompt()

@@ -12,8 +12,8 @@ from jaxtyping import Array, Float
 
 from .. import _checks, _devices
 from .._typing import ArrayInput
-from ..measures import AbstractMeasure, Empirical, TiltedMoments, require_domain
-from .engines import Engine, checked_engine, empirical_moments, sharded_moments
+from ..measures import AbstractMeasure, Empirical, KeyValues, TiltedMoments, require_domain
+from .engines import Engine, checked_engine, empirical_moments, key_value_moments, sharded_moments
 from .head import AbstractHead, Head
 
 
@@ -31,10 +31,11 @@ def attend(
         T[mu](z) = V E[x e^{<x, U z>}] / E[e^{<x, U z>}] = V grad psi_mu(U z)
 
     (Boursier & Boyer, Sec. 2). On an `Empirical` measure this is softmax attention over its tokens;
-    on a `Gaussian` it is V m + V G U z (Lemma 2.1). Outputs of a `MultiHead` are added. It raises
-    where U z lies outside the domain of psi (`measure.in_domain`).
+    on a `Gaussian` it is V m + V G U z (Lemma 2.1). Keys and values in two arrays are read in place
+    (`KeyValues`). Outputs of a `MultiHead` are added. It raises where U z lies outside the domain
+    of psi (`measure.in_domain`).
 
-    **Arguments:** `z` of shape (d,) or (..., d). The other arguments concern measures given by
+    **Arguments:** `z` of shape (k,) or (..., k). The other arguments concern measures given by
     tokens, such as `Empirical`: `engine` is "dense" (all scores in memory), "streamed" (over
     blocks of `block_size` tokens), "fused" (one kernel) or "auto" (by size and device); a `mesh`
     shards the tokens over its devices. Scores, weights and sums of bfloat16 tokens are float32.
@@ -57,7 +58,7 @@ def attend(
 def _attend(
     head: Head,
     measure: AbstractMeasure,
-    z: Float[Array, "*batch d"],
+    z: Float[Array, "*batch k"],
     *,
     engine: Engine,
     block_size: int | None,
@@ -65,6 +66,9 @@ def _attend(
 ) -> Float[Array, "*batch m"]:
     """The output of one head at queries that were checked."""
     if mesh is None:
+        pair = measure.as_key_values()
+        if pair is not None and head.splits_at(pair.key_dim):
+            return _attend_pair(head, pair, z, engine=engine, block_size=block_size)
         prompt = measure.as_prompt()
         if prompt is not None:
             return _attend_tokens(head, prompt, z, engine=engine, block_size=block_size)
@@ -80,26 +84,44 @@ def _attend(
 def _attend_tokens(
     head: Head,
     prompt: Empirical,
-    z: Float[Array, "*batch d"],
+    z: Float[Array, "*batch k"],
     *,
     engine: Engine,
     block_size: int | None,
 ) -> Float[Array, "*batch m"]:
-    tilts = tilts_of(head, prompt, z.reshape(-1, head.dim))
+    tilts = tilts_of(head, prompt, z.reshape(-1, head.query_dim))
     means = empirical_moments(prompt, tilts, engine=engine, block_size=block_size).mean
     return read_out(head, means).reshape(*z.shape[:-1], head.out_dim)
 
 
+@partial(jax.jit, static_argnames=("engine", "block_size"))
+def _attend_pair(
+    head: Head,
+    pair: KeyValues,
+    z: Float[Array, "*batch k"],
+    *,
+    engine: Engine,
+    block_size: int | None,
+) -> Float[Array, "*batch m"]:
+    """`_attend_tokens` for a head whose scores need keys only and whose outputs need values."""
+    dtype = np.promote_types(pair.dtype, np.float32)
+    U, V, z = _checks.same_dtype(head.U[: pair.key_dim], head.V[:, pair.key_dim :], z)
+    tilts = jnp.matmul(z.reshape(-1, head.query_dim), U.T, precision="highest").astype(dtype)
+    means = key_value_moments(pair, tilts, engine=engine, block_size=block_size).mean
+    V, means = _checks.same_dtype(V, means)
+    return jnp.matmul(means, V.T, precision="highest").reshape(*z.shape[:-1], head.out_dim)
+
+
 @eqx.filter_jit
 def _attend_law(
-    head: Head, measure: AbstractMeasure, z: Float[Array, "*batch d"]
+    head: Head, measure: AbstractMeasure, z: Float[Array, "*batch k"]
 ) -> Float[Array, "*batch m"]:
-    means = jax.vmap(measure.tilted_mean)(tilts_of(head, measure, z.reshape(-1, head.dim)))
+    means = jax.vmap(measure.tilted_mean)(tilts_of(head, measure, z.reshape(-1, head.query_dim)))
     return read_out(head, means).reshape(*z.shape[:-1], head.out_dim)
 
 
 def _on_mesh(
-    head: Head, measure: AbstractMeasure, queries: Float[Array, "q d"], mesh: Mesh, **options: Any
+    head: Head, measure: AbstractMeasure, queries: Float[Array, "q k"], mesh: Mesh, **options: Any
 ) -> TiltedMoments:
     """Tilted moments of tokens sharded over the devices of a mesh."""
     mesh = _devices.checked_mesh(mesh)
@@ -122,12 +144,12 @@ def read_out(head: AbstractHead, means: Float[Array, "q d"]) -> Float[Array, "q 
 
 
 class Jacobians(NamedTuple):
-    """dT/dU of shape (..., m, d, d) and dT/dV of shape (..., m, m, d).
+    """dT/dU of shape (..., m, d, k) and dT/dV of shape (..., m, m, d).
 
     Those of a `MultiHead` have one more axis after the batch: the heads.
     """
 
-    U: Float[Array, "*batch m d d"]
+    U: Float[Array, "*batch m d k"]
     V: Float[Array, "*batch m m d"]
 
 
@@ -178,7 +200,7 @@ def attend_jacobians(
 def _attend_jacobians(
     head: Head,
     measure: AbstractMeasure,
-    queries: Float[Array, "q d"],
+    queries: Float[Array, "q k"],
     engine: Engine,
     block_size: int | None,
 ) -> Jacobians:
@@ -197,7 +219,7 @@ def _attend_jacobians(
 
 
 def _jacobians(
-    head: Head, queries: Float[Array, "q d"], means: Float[Array, "q d"], covs: Array
+    head: Head, queries: Float[Array, "q k"], means: Float[Array, "q d"], covs: Array
 ) -> Jacobians:
     V, covs, queries = _checks.same_dtype(head.V, covs, queries)
     identity = jnp.eye(head.out_dim, dtype=means.dtype)
@@ -206,7 +228,7 @@ def _jacobians(
 
 
 def tilts_of(
-    head: AbstractHead, measure: AbstractMeasure, queries: Float[Array, "q d"]
+    head: AbstractHead, measure: AbstractMeasure, queries: Float[Array, "q k"]
 ) -> Float[Array, "q d"]:
     """U z for every query, in the precision of the measure but at least float32."""
     U, queries = _checks.same_dtype(head.U, queries)
@@ -215,26 +237,28 @@ def tilts_of(
 
 
 def inside_domain(
-    head: AbstractHead, measure: AbstractMeasure, z: Float[Array, "*batch d"]
-) -> Float[Array, "*batch d"]:
+    head: AbstractHead, measure: AbstractMeasure, z: Float[Array, "*batch k"]
+) -> Float[Array, "*batch k"]:
     """Return the queries, or raise if E e^{<x, Uz>} is infinite at one of them."""
     if not measure.finite_everywhere:
         for one in head.heads:
-            z = require_domain(measure, "U z", tilts_of(one, measure, z.reshape(-1, head.dim)), z)
+            z = require_domain(
+                measure, "U z", tilts_of(one, measure, z.reshape(-1, head.query_dim)), z
+            )
     return z
 
 
 def queries_of(
     head: AbstractHead, measure: AbstractMeasure, z: ArrayInput
-) -> tuple[Float[Array, "q d"], tuple[int, ...]]:
-    """Validate the queries and flatten them to (q, d); also returns the shape of the batch."""
+) -> tuple[Float[Array, "q k"], tuple[int, ...]]:
+    """Validate the queries and flatten them to (q, k); also returns the shape of the batch."""
     z = checked_queries(head, measure, z)
-    return z.reshape(-1, head.dim), z.shape[:-1]
+    return z.reshape(-1, head.query_dim), z.shape[:-1]
 
 
 def checked_queries(
     head: AbstractHead, measure: AbstractMeasure, z: ArrayInput
-) -> Float[Array, "*batch d"]:
+) -> Float[Array, "*batch k"]:
     """Validate the queries: an array that fits the head, and a measure that does."""
     if not isinstance(measure, AbstractMeasure):
         raise ValueError(
@@ -249,17 +273,17 @@ def checked_queries(
             _checks.message(
                 "head and measure must have the same dimension d",
                 f"a head of dimension {head.dim} and a measure of dimension {measure.dim}",
-                "make U of shape (d, d) with the d of the tokens, "
+                "make U of shape (d, k) with the d of the tokens, "
                 "or map the tokens with measure.affine(A)",
             )
         )
     z = _checks.finite("z", z)
-    if z.ndim == 0 or z.shape[-1] != head.dim:
+    if z.ndim == 0 or z.shape[-1] != head.query_dim:
         raise ValueError(
             _checks.message(
-                f"z must have shape (..., {head.dim}), the dimension of the head",
+                f"z must have shape (..., {head.query_dim}), the dimension of the head's queries",
                 f"shape {z.shape}",
-                "put the d coordinates of a query on the last axis",
+                "put the coordinates of a query on the last axis",
             )
         )
     return z

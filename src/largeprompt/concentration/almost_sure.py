@@ -60,7 +60,8 @@ def growing_prompt(
     if batch or not wanted.size or wanted[0] < 3 or np.any(np.diff(wanted) <= 0):
         raise ValueError(
             _checks.message(
-                f"growing_prompt takes a query of shape ({head.dim},) and increasing lengths >= 3",
+                f"growing_prompt takes a query of shape ({head.query_dim},) and increasing "
+                "lengths >= 3",
                 f"a batch of shape {batch} and lengths {wanted.tolist()[:5]}",
                 "pass for example np.unique(np.geomspace(3, 1e6, 50).astype(int))",
             )

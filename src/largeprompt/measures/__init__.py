@@ -6,10 +6,12 @@ from .abstract import AbstractMeasure as AbstractMeasure
 from .dirac import Dirac as Dirac
 from .empirical import Empirical as Empirical
 from .gaussian import Gaussian as Gaussian
+from .key_values import KeyValues as KeyValues
 from .mixture import Mixture as Mixture
 from .product_laws import AbstractProduct as AbstractProduct
 from .product_laws import Rademacher as Rademacher
 from .product_laws import Uniform as Uniform
+from .scaled import Scaled as Scaled
 from .sphere import Sphere as Sphere
 from .tilted_moments import TiltedMoments as TiltedMoments
 from .tilted_moments import tilted_moments as tilted_moments

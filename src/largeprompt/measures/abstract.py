@@ -15,10 +15,12 @@ from .._static_fields import make_static
 from .._typing import ArrayInput, KeyInput
 from . import _domain_of_psi
 from ._domain_of_psi import guard, require_finite
+from .scaled import Scaled
 
 if TYPE_CHECKING:
     from .empirical import Empirical
     from .gaussian import Gaussian
+    from .key_values import KeyValues
 
 
 class AbstractMeasure(eqx.Module):
@@ -42,6 +44,7 @@ class AbstractMeasure(eqx.Module):
     |---|---|
     | `as_gaussian()` | the law is this `Gaussian` |
     | `as_prompt()` | the law is given by these tokens, over which attention streams |
+    | `as_key_values()` | the law is given by these keys and values, two arrays |
     | `atoms()` | the law is carried by these weighted points, exactly |
     | `quadrature(level)` | these points integrate smooth functions, better with every level |
     | `mixture()` | the law is a mixture of these measures |
@@ -113,6 +116,13 @@ class AbstractMeasure(eqx.Module):
         """
         return None
 
+    def as_key_values(self) -> "KeyValues | None":
+        """The law as keys and values in two arrays, if it is given so.
+
+        Attention streams over them in place if scores need the keys only and outputs the values.
+        """
+        return None
+
     def atoms(self) -> "Empirical | None":
         """The law as finitely many weighted points, exactly; None if it has too many or none."""
         return None
@@ -148,6 +158,27 @@ class AbstractMeasure(eqx.Module):
                 "use sample(key, n), or define uniforms_needed and from_uniforms",
             )
         )
+
+    def gaussian_at(self, u: ArrayInput) -> Scaled:
+        """The scaled Gaussian whose cumulant function agrees with psi to second order at u:
+
+            covariance S = hess psi(u), mean grad psi(u) - S u,
+            log mass psi(u) - <u, grad psi(u)> + u'Su/2.
+
+        At u = 0 it is the Gaussian of the same mean and covariance, with mass 1.
+
+        >>> import largeprompt as lp
+        >>> found = lp.Rademacher(1).gaussian_at([0.0])
+        >>> print(found.measure.cov(), found.log_mass)
+        [[1.]] 0.0
+        """
+        from .gaussian import Gaussian
+
+        u = self._vector(u)
+        mean, cov = self.tilted_mean(u), self.tilted_cov(u)
+        pull = jnp.matmul(cov, u, precision="highest")
+        log_mass = self.log_mgf(u) - u @ mean + u @ pull / 2
+        return Scaled(log_mass, Gaussian(mean - pull, cov, check=False))
 
     def affine(self, A: ArrayInput, b: ArrayInput | None = None) -> "AbstractMeasure":
         """The law of A x + b; A has shape (k, d), b shape (k,), zero if left out."""

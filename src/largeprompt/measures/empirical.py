@@ -22,7 +22,7 @@ class Empirical(AbstractMeasure):
     attention.
 
     **Arguments:** `points` of shape (n, d); `weights` of shape (n,), non-negative, normalised by
-    the constructor, uniform if left out.
+    the constructor, uniform if left out. `check=False` does not look for non-finite points.
 
     >>> import largeprompt as lp
     >>> prompt = lp.Empirical([[0.0], [1.0]])
@@ -33,7 +33,9 @@ class Empirical(AbstractMeasure):
     points: Float[Array, "n d"]
     log_weights: Float[Array, " n"] | None
 
-    def __init__(self, points: ArrayInput, weights: ArrayInput | None = None):
+    def __init__(
+        self, points: ArrayInput, weights: ArrayInput | None = None, *, check: bool = True
+    ):
         points = _checks.float_array("points", points)
         if points.ndim == 2 and points.shape[0] == 0:
             raise ValueError(
@@ -43,7 +45,8 @@ class Empirical(AbstractMeasure):
                     "pass at least one point, or use the measure itself for the infinite prompt",
                 )
             )
-        self.points = _checks.finite("points", _checks.shaped("points", points, ("n", "d")))
+        points = _checks.shaped("points", points, ("n", "d"))
+        self.points = _checks.finite("points", points) if check else points
         self.log_weights = None
         if weights is not None:
             size = points.shape[0]

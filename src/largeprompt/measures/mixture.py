@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -13,6 +14,7 @@ from ._scalar_cumulants import log_mean_exp
 from .abstract import AbstractMeasure
 from .empirical import Empirical
 from .gaussian import Gaussian
+from .scaled import Scaled
 
 
 class Mixture(AbstractMeasure):
@@ -21,7 +23,8 @@ class Mixture(AbstractMeasure):
     The weights of the tilt at u are softmax_k(log pi_k + psi_k(u)), a gate controlled by the query.
 
     **Arguments:** `weights` of shape (k,), non-negative, normalised by the constructor;
-    `components`, k measures of the same dimension.
+    `components`, k measures of the same dimension. A `Scaled` component of mass e^c has its weight
+    multiplied by e^c.
 
     >>> import largeprompt as lp
     >>> print(lp.Mixture([1, 3], [lp.Dirac([0.0]), lp.Dirac([1.0])]).mean())
@@ -31,11 +34,17 @@ class Mixture(AbstractMeasure):
     components: tuple[AbstractMeasure, ...]
     log_weights: Float[Array, " k"]
 
-    def __init__(self, weights: ArrayInput, components: Sequence[AbstractMeasure]):
-        self.components = _checks.measures("components", components, AbstractMeasure)
+    def __init__(self, weights: ArrayInput, components: Sequence[AbstractMeasure | Scaled]):
+        parts = tuple(components)
+        plain = [part.measure if isinstance(part, Scaled) else part for part in parts]
+        self.components = _checks.measures("components", plain, AbstractMeasure)
         dtype = np.result_type(*(part.dtype for part in self.components))
-        log_weights = _checks.log_weights("weights", weights, len(self.components))
-        self.log_weights = log_weights.astype(dtype)
+        log_weights = _checks.log_weights("weights", weights, len(parts)).astype(dtype)
+        if any(isinstance(part, Scaled) for part in parts):
+            masses = [part.log_mass if isinstance(part, Scaled) else 0.0 for part in parts]
+            masses = jnp.stack([jnp.asarray(mass, dtype) for mass in masses])
+            log_weights = jax.nn.log_softmax(log_weights + masses)
+        self.log_weights = log_weights
 
     @property
     def dim(self) -> int:
@@ -133,4 +142,5 @@ class Mixture(AbstractMeasure):
         return jnp.stack(tokens)[chosen, jnp.arange(len(uniforms))]
 
     def _affine(self, A: Float[Array, "j d"], b: Float[Array, " j"]) -> "Mixture":
-        return Mixture(self.weights, [part.affine(A, b) for part in self.components])
+        moved = tuple(part.affine(A, b) for part in self.components)
+        return eqx.tree_at(lambda mixture: mixture.components, self, moved)

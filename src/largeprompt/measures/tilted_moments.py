@@ -59,10 +59,12 @@ def tilted_moments(
     tilts: Float[Array, "q d"],
     *,
     with_cov: bool = False,
+    values: Float[Array, "n v"] | None = None,
 ) -> TiltedMoments:
     """Moments of all points at once, for q tilts; `log_weights=None` means weight 1 for each point.
 
-    Points of lower precision than the tilts (bfloat16 tokens) are cast to the dtype of the tilts.
+    With `values`, the points give the weights only and the mean is that of the values. Points of
+    lower precision than the tilts (bfloat16 tokens) are cast to the dtype of the tilts.
     """
     points = points.astype(tilts.dtype)
     if log_weights is not None:
@@ -72,7 +74,8 @@ def tilted_moments(
         scores = scores + log_weights
     top = finite_top(jax.lax.stop_gradient(jnp.max(scores, axis=-1)))
     terms = jnp.exp(scores - top[:, None])
-    sums = SoftmaxSums(top, (jnp.sum(terms, axis=-1), _weighted_sums(terms, points)))
+    read = points if values is None else values.astype(tilts.dtype)
+    sums = SoftmaxSums(top, (jnp.sum(terms, axis=-1), _weighted_sums(terms, read)))
     log_normaliser, (mean,) = sums.averages()
     if not with_cov:
         return TiltedMoments(log_normaliser, mean, None)

@@ -22,7 +22,7 @@ class Pairs(NamedTuple):
     In NumPy and float64 if the numbers are known.
     """
 
-    queries: Values  # (q, d)
+    queries: Values  # (q, k)
     tilts: Values  # (q, d) U z
     which: np.ndarray  # (*shape)
     L: Values  # (*shape)
@@ -60,9 +60,10 @@ def pairs(
         z, U = to_numpy((z, head.U))
         tilts = z @ U.T
     else:
-        tilts = tilts_of(head, measure, z.reshape(-1, head.dim)).reshape(z.shape)
-    z, tilts = (xp.broadcast_to(vectors, (*shape, head.dim)) for vectors in (z, tilts))
-    return z, tilts, xp.broadcast_to(L, shape)
+        flat = z.reshape(-1, head.query_dim)
+        tilts = tilts_of(head, measure, flat).reshape(*z.shape[:-1], head.dim)
+    queries = xp.broadcast_to(xp.asarray(z), (*shape, head.query_dim))
+    return queries, xp.broadcast_to(tilts, (*shape, head.dim)), xp.broadcast_to(L, shape)
 
 
 def flat_pairs(

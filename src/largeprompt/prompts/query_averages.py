@@ -83,7 +83,7 @@ def average_over_queries(
 
 def check_dimensions(head: AbstractHead, mu: AbstractMeasure, nu: AbstractMeasure) -> None:
     """Check that both laws are measures of the head's dimension."""
-    for name, law in (("mu", mu), ("nu", nu)):
+    for name, law, dim in (("mu", mu, head.dim), ("nu", nu, head.query_dim)):
         if not isinstance(law, AbstractMeasure):
             raise ValueError(
                 _checks.message(
@@ -92,10 +92,10 @@ def check_dimensions(head: AbstractHead, mu: AbstractMeasure, nu: AbstractMeasur
                     "wrap one point as Dirac(z), several as Empirical(points)",
                 )
             )
-        if law.dim != head.dim:
+        if law.dim != dim:
             raise ValueError(
                 _checks.message(
-                    f"{name} must have the dimension of the head, {head.dim}",
+                    f"{name} must have the dimension of the head, {dim}",
                     f"a {type(law).__name__} of dimension {law.dim}",
                     f"map it with {name}.affine(A), or change the head",
                 )

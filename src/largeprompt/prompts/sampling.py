@@ -61,9 +61,9 @@ def sample_outputs(
 
 
 class GradientSamples(NamedTuple):
-    """Draws of d<y, T>/dU, shape (n, d, d), and d<y, T>/dV, shape (n, m, d)."""
+    """Draws of d<y, T>/dU, shape (n, d, k), and d<y, T>/dV, shape (n, m, d)."""
 
-    U: Float[Array, "n d d"]
+    U: Float[Array, "n d k"]
     V: Float[Array, "n m d"]
 
 
@@ -132,8 +132,8 @@ def _one_query(
     if batch:
         raise ValueError(
             _checks.message(
-                f"{name} takes one query of shape ({head.dim},)",
-                f"z of shape {(*batch, head.dim)}",
+                f"{name} takes one query of shape ({head.query_dim},)",
+                f"z of shape {(*batch, head.query_dim)}",
                 "use jax.vmap over the queries, with one key each",
             )
         )

@@ -199,7 +199,7 @@ def _fields(head: AbstractHead, tokens: Empirical, z: Values, level: float) -> t
     differences = tokens.points - first  # a common offset of the tokens costs no digits
     values = differences @ head.V.T
     log_weights = xp.zeros(tokens.n) if tokens.log_weights is None else tokens.log_weights
-    tilts = z.reshape(-1, head.dim) @ head.U.T
+    tilts = z.reshape(-1, head.query_dim) @ head.U.T
     at_once = max(1, _NUMBERS // values.size)
     one_block = partial(_statistics, differences, values, log_weights)
     if xp is np:

@@ -1,0 +1,324 @@
+# pyright: reportOptionalMemberAccess=false, reportOptionalOperand=false
+# pyright: reportOptionalSubscript=false, reportArgumentType=false, reportCallIssue=false
+"""Compressed prompts: their measure, their error, every method on a case with a known answer."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import largeprompt as lp
+from largeprompt.compression import Tail
+
+from ..test_compilation import compilations
+
+K, V, N = 3, 2, 60
+HEAD = lp.Head.key_value(K, V)
+
+
+def _tokens(seed=0, n=N):
+    rng = np.random.default_rng(seed)
+    return rng.normal(size=(n, K)), rng.normal(size=(n, V)), 0.5 + 0.6 * rng.normal(size=(40, K))
+
+
+def _attention(keys, values, z, masses=None):
+    """Softmax attention written out, and the weights."""
+    terms = np.exp(z @ keys.T) * (1.0 if masses is None else masses)
+    p = terms / terms.sum(axis=1, keepdims=True)
+    return p @ values, p
+
+
+def _as_mixture(small):
+    """The same measure made of other classes."""
+    F = np.asarray(small.tail.factor)
+    at = np.append(small.tail.tilt, np.zeros(V))
+    mean, cov = np.asarray(small.tail.mean) - F @ F.T @ at, F @ F.T
+    log_mass = small.tail.log_mass - small.tail.mean @ at + at @ cov @ at / 2
+    atoms = lp.Empirical(np.concatenate([small.keys, small.values], axis=1))
+    tail = lp.measures.Scaled(log_mass, lp.Gaussian(mean, cov, check=False))
+    return lp.Mixture([small.n, 1], [atoms, tail])
+
+
+def test_attend_to_a_compressed_prompt_is_attention_on_its_mixture():
+    keys, values, queries = _tokens()
+    small = lp.compress(lp.KeyValues(keys, values), queries, atoms=5, rank=2)
+    assert (small.n, small.tail.rank, small.dim) == (5, 2, K + V)
+    assert small.nbytes == 8 * (5 * (K + V) + 3 * (K + V) + K + 1)
+    mixture, z = _as_mixture(small), queries[:4]
+    assert np.allclose(lp.attend(HEAD, small, z), lp.attend(HEAD, mixture, z), rtol=1e-9)
+    u = jnp.array([0.3, -0.2, 0.5, 0.1, -0.4])  # values may be tilted too
+    assert np.isclose(small.log_mgf(u), mixture.log_mgf(u), rtol=1e-9)
+    assert np.allclose(small.tilted_mean(u), mixture.tilted_mean(u), rtol=1e-9)
+    assert np.allclose(small.tilted_cov(u), mixture.tilted_cov(u), rtol=1e-9)
+    assert np.allclose(small.tilt(u).mean(), small.tilted_mean(u), rtol=1e-9)
+    assert abs(small.log_mgf(jnp.zeros(K + V))) < 1e-14
+    draws = np.asarray(small.sample(jax.random.key(0), 20_000).points)
+    assert np.allclose(draws.mean(axis=0), small.mean(), atol=0.05)
+    assert np.allclose(np.cov(draws.T), small.cov(), atol=0.15)
+
+
+def test_compress_error_is_measured_on_every_fourth_query():
+    keys, values, queries = _tokens()
+    small = lp.compress(lp.KeyValues(keys, values), queries, atoms=5, rank=1)
+    z = queries[3::4]
+    exact, _ = _attention(keys, values, z)
+    squares = np.sum((np.asarray(lp.attend(HEAD, small, z)) - exact) ** 2, axis=1)
+    relative = squares / np.mean(np.sum((exact - values.mean(axis=0)) ** 2, axis=1))
+    want = [relative.mean(), *np.percentile(relative, [50, 90, 99])]
+    assert np.allclose(np.stack(small.error[:4]), want, rtol=1e-5)
+    assert (small.error.queries, small.error.held_out) == (10, True)
+    changed = queries.copy()
+    changed[3::4] += 1.0  # queries held out do not change the measure
+    other = lp.compress(lp.KeyValues(keys, values), changed, atoms=5, rank=1)
+    assert np.array_equal(other.tail.factor, small.tail.factor)
+    assert other.error.mean != small.error.mean
+
+
+def test_compress_converges_as_queries_concentrate():
+    """The tail is a second-order expansion: squared errors fall like the fourth power."""
+    keys, values, queries = _tokens()
+    centre = queries.mean(axis=0)
+    errors = [
+        lp.compress(lp.KeyValues(keys, values), centre + h * (queries - centre), atoms=0, rank=K)
+        .error.mean
+        for h in (0.2, 0.1, 0.05)
+    ]  # fmt: skip
+    assert errors[0] < 0.01
+    assert 8 < errors[0] / errors[1] < 32
+    assert 8 < errors[1] / errors[2] < 32
+
+
+def test_compress_with_all_tokens_is_the_prompt():
+    keys, values, queries = _tokens()
+    logs = np.random.default_rng(1).normal(size=N)
+    for weights in (None, logs):
+        prompt = lp.KeyValues(keys, values, weights)
+        for small in (
+            lp.compress(prompt, queries, atoms=N + 3),
+            lp.compress(prompt, queries, size=10**6),
+        ):
+            assert small.tail is None
+            got, want = lp.attend(HEAD, small, queries[:2]), lp.attend(HEAD, prompt, queries[:2])
+            assert np.allclose(got, want, rtol=1e-12)
+            assert small.error.mean < 1e-25
+
+
+@pytest.mark.parametrize("rank", [0, 2])
+def test_compress_identical_tokens_and_one_token(rank):
+    _, _, queries = _tokens()
+    for n in (1, 7):
+        prompt = lp.KeyValues(np.ones((n, K)), np.ones((n, V)))
+        small = lp.compress(prompt, queries, atoms=0, rank=rank)
+        assert np.allclose(lp.attend(HEAD, small, queries[0]), 1.0, rtol=1e-12)
+        assert small.error.mean == 0
+
+
+def test_compress_beats_the_most_attended_tokens_at_equal_size():
+    """Gaussian keys and values with a sink, where 9 of 10 tokens matter together."""
+    rng = np.random.default_rng(0)
+    keys, mix = rng.normal(size=(400, 8)), rng.normal(size=(8, 8))
+    values = keys @ mix + rng.normal(size=(400, 8))
+    queries = 0.4 * rng.normal(size=(120, 8)) + 0.3
+    keys[0], values[0] = 6.0, 0.0
+    prompt, size = lp.KeyValues(keys, values), 8 * 16 * 24
+    found = {
+        method: lp.compress(prompt, queries, size=size, method=method)
+        for method in ("gaussian tail", "most attended", "attention matching")
+    }
+    assert all(small.nbytes <= size for small in found.values())
+    best = found["gaussian tail"].error
+    assert best.mean < found["most attended"].error.mean / 3
+    assert best.percentile_90 < found["most attended"].error.percentile_90 / 3
+    assert best.mean < found["attention matching"].error.mean
+
+
+def test_compress_by_leverage_prefers_tokens_whose_value_differs():
+    keys, values, queries = np.zeros((6, K)), np.zeros((6, V)), _tokens()[2]
+    values[:, 0] = [1, 1, 1, 1, 1, 9]
+    keys[:2, 0] = 0.1  # attended a little more
+    prompt = lp.KeyValues(keys, values)
+    by_mass = lp.compress(prompt, queries, atoms=1, choose="attention mass", rank=None)
+    by_leverage = lp.compress(prompt, queries, atoms=1, rank=None)
+    assert by_mass.values[0, 0] == 1
+    assert by_leverage.values[0, 0] == 9
+
+
+def test_compress_with_log_weights_and_a_scaled_head():
+    keys, values, queries = _tokens()
+    logs = np.random.default_rng(1).normal(size=N)
+    head = lp.Head.key_value(K, V, scale=2.0)
+    small = lp.compress(lp.KeyValues(keys, values, logs), queries / 2, atoms=12, rank=3, head=head)
+    want, _ = _attention(keys, values, queries, np.exp(logs))
+    got = np.asarray(lp.attend(head, small, queries / 2))
+    assert np.mean((got - want) ** 2) < 0.02 * np.mean((want - want.mean(axis=0)) ** 2)
+
+
+def _rows_of(small, keys):
+    """Which tokens the atoms are."""
+    distance = np.abs(np.asarray(small.keys)[:, None] - keys[None]).sum(axis=2)
+    assert np.all(distance.min(axis=1) == 0)
+    return sorted(distance.argmin(axis=1).tolist())
+
+
+def test_compress_keeps_what_must_be_kept():
+    keys, values, queries = _tokens()
+    for method in ("gaussian tail", "most attended", "sinks and window", "expected attention"):
+        small = lp.compress(
+            lp.KeyValues(keys, values), queries, atoms=6, keep=[17, -1], method=method
+        )
+        assert {17, N - 1} <= set(_rows_of(small, keys)), method
+
+
+def test_compress_most_attended():
+    keys, values, queries = _tokens()
+    fitted = np.delete(queries, np.s_[3::4], axis=0)
+    _, p = _attention(keys, values, fitted)
+    small = lp.compress(lp.KeyValues(keys, values), queries, atoms=5, method="most attended")
+    assert _rows_of(small, keys) == sorted(np.argsort(-p.mean(axis=0))[:5].tolist())
+    assert small.tail is None
+
+
+def test_compress_sinks_and_window():
+    keys, values, queries = _tokens()
+    small = lp.compress(lp.KeyValues(keys, values), queries, atoms=7, method="sinks and window")
+    assert _rows_of(small, keys) == [0, 1, 2, 3, N - 3, N - 2, N - 1]
+
+
+def test_compress_expected_attention():
+    """The expectation over Gaussian queries, by sampling them."""
+    keys, values, queries = _tokens()
+    fitted = np.delete(queries, np.s_[3::4], axis=0)
+    rng = np.random.default_rng(0)
+    z = rng.multivariate_normal(fitted.mean(axis=0), np.cov(fitted.T, bias=True), size=100_000)
+    score = np.exp(z @ keys.T).mean(axis=0) * np.linalg.norm(values, axis=1)
+    small = lp.compress(lp.KeyValues(keys, values), queries, atoms=4, method="expected attention")
+    assert _rows_of(small, keys) == sorted(np.argsort(-score)[:4].tolist())
+
+
+def test_compress_centroids_of_repeated_tokens_are_exact():
+    keys, values, queries = _tokens(n=3)
+    counts = [1, 4, 7]
+    prompt = lp.KeyValues(np.repeat(keys, counts, axis=0), np.repeat(values, counts, axis=0))
+    small = lp.compress(prompt, queries, atoms=3, method="centroids")
+    assert np.allclose(np.sort(np.exp(small.log_weights)), counts, rtol=1e-9)
+    assert small.error.mean < 1e-20
+
+
+def test_compress_moments_are_those_of_the_other_tokens():
+    keys, values, queries = _tokens()
+    small = lp.compress(lp.KeyValues(keys, values), queries, atoms=4, rank=K, method="moments")
+    rest = np.setdiff1d(np.arange(N), _rows_of(small, keys))
+    tokens = np.concatenate([keys, values], axis=1)[rest]
+    cov = np.cov(tokens.T, bias=True)
+    found = np.asarray(small.tail.factor @ small.tail.factor.T)
+    assert np.isclose(small.tail.log_mass, np.log(N - 4), rtol=1e-12)
+    assert np.allclose(small.tail.mean, tokens.mean(axis=0), rtol=1e-9)
+    assert not np.any(small.tail.tilt)
+    assert np.allclose(found[:, :K], cov[:, :K], rtol=1e-8, atol=1e-12)
+
+
+def test_compress_attention_matching_recovers_merged_tokens():
+    """Pairs of tokens with one key: the heavier one, with the weight and mean value of both."""
+    keys, values, queries = _tokens(n=6)
+    keys *= 0.3
+    masses = np.concatenate([np.ones(6), np.full(6, 0.25)])
+    others = values[::-1] + 1.0
+    prompt = lp.KeyValues(np.tile(keys, (2, 1)), np.concatenate([values, others]), np.log(masses))
+    small = lp.compress(prompt, queries, atoms=6, method="attention matching")
+    weights = np.exp(small.log_weights - small.log_weights[0])
+    assert np.allclose(weights, 1, rtol=1e-4)
+    assert np.allclose(small.values, (values + 0.25 * others) / 1.25, atol=1e-3)
+    assert small.error.mean < 1e-6
+
+
+def test_compress_random_tokens_are_distinct_and_follow_the_key():
+    keys, values, queries = _tokens()
+    prompt = lp.KeyValues(keys, values)
+    rows = [
+        _rows_of(lp.compress(prompt, queries, atoms=20, method="random", key=key), keys)
+        for key in (jax.random.key(0), jax.random.key(0), jax.random.key(1))
+    ]
+    assert len(set(rows[0])) == 20
+    assert rows[0] == rows[1] != rows[2]
+
+
+def _tail(rng, tilt, rank):
+    numbers = rng.normal(size=()), rng.normal(size=K + V), rng.normal(size=(K + V, rank))
+    return Tail(jnp.asarray(tilt), *map(jnp.asarray, numbers))
+
+
+def _moments(tail):
+    return tail.log_mass, tail.mean, tail.factor @ tail.factor.T
+
+
+def test_tail_merge_is_associative_and_matches_moments():
+    rng = np.random.default_rng(0)
+    tilt = rng.normal(size=K)
+    a, b, c = (_tail(rng, tilt, rank) for rank in (0, 2, 1))
+    found = _moments(a.merge(b).merge(c))
+    for got, want in zip(found, _moments(a.merge(b.merge(c))), strict=True):
+        assert np.allclose(got, want, rtol=1e-12)
+    masses = np.exp([part.log_mass for part in (a, b, c)])
+    p = masses / masses.sum()
+    means = np.stack([part.mean for part in (a, b, c)])
+    second = sum(
+        w * (np.asarray(t.factor @ t.factor.T) + np.outer(t.mean, t.mean))
+        for w, t in zip(p, (a, b, c), strict=True)
+    )
+    assert np.allclose(found[0], np.log(masses.sum()))
+    assert np.allclose(found[1], p @ means)
+    assert np.allclose(found[2], second - np.outer(p @ means, p @ means), atol=1e-12)
+
+
+def test_tail_moved_to_another_tilt_is_the_same_measure():
+    rng = np.random.default_rng(0)
+    tail, u = _tail(rng, rng.normal(size=K), 2), jnp.asarray(rng.normal(size=K + V))
+    moved = tail.moved_to(rng.normal(size=K))
+    assert np.isclose(moved.log_mgf(u), tail.log_mgf(u), rtol=1e-12)
+    assert np.allclose(moved.tilted_mean(u), tail.tilted_mean(u), rtol=1e-12)
+    full = tail.truncated(2)
+    w = jnp.append(u[:K], jnp.zeros(V))
+    assert np.allclose(full.tilted_mean(w), tail.tilted_mean(w), rtol=1e-9)
+
+
+def test_compressed_streaming_folds_new_tokens_into_the_tail():
+    """Moments of the prompt, its tail and new tokens, merged without the old tokens."""
+    keys, values, queries = _tokens()
+    new_keys, new_values, _ = _tokens(seed=5, n=4)
+    old = lp.compress(lp.KeyValues(keys, values), queries, atoms=3, rank=K)
+    longer = old.append(new_keys, new_values)
+    got = np.asarray(lp.attend(HEAD, longer, queries[:3]))
+    # the old measure has mass exp(_logits), the new tokens mass 1 each
+    want = []
+    for z in queries[:3]:
+        u = jnp.append(z, jnp.zeros(V))
+        mass = np.exp(old._logits(u)).sum()
+        terms = np.exp(new_keys @ z)
+        total = mass * np.asarray(old.tilted_mean(u))[K:] + terms @ new_values
+        want.append(total / (mass + terms.sum()))
+    assert np.allclose(got, want, rtol=1e-10)
+    folded = longer.fold(np.arange(3, 7), rank=20)
+    assert folded.n == 3
+    u = jnp.append(old.tail.tilt, jnp.zeros(V))
+    assert np.allclose(folded.tilted_mean(u), longer.tilted_mean(u), rtol=1e-9)
+    assert np.allclose(folded.tilted_cov(u), longer.tilted_cov(u), rtol=1e-8, atol=1e-10)
+    assert longer.fold(np.arange(3, 7), queries=queries).tail.rank == K
+    halves = [lp.compress(lp.KeyValues(keys[s], values[s]), queries, atoms=4, rank=1)
+              for s in (np.s_[:30], np.s_[30:])]  # fmt: skip
+    merged = halves[0].merge(halves[1])
+    exact, _ = _attention(keys, values, queries)
+    error = np.sum((np.asarray(lp.attend(HEAD, merged, queries)) - exact) ** 2, axis=1).mean()
+    assert error < 0.1 * np.sum((exact - values.mean(axis=0)) ** 2, axis=1).mean()
+
+
+def test_attend_to_another_compressed_prompt_compiles_nothing():
+    """Errors are data, not part of the type."""
+    found = []
+    for seed in (0, 1):
+        keys, values, queries = _tokens(seed)
+        small = lp.compress(lp.KeyValues(keys, values), queries, atoms=5, rank=1)
+        with compilations() as seen:
+            lp.attend(HEAD, small, queries[:7]).block_until_ready()
+        found.append([name for name in seen if "attend" in name])
+    assert len(found[0]) == 1
+    assert found[1] == []

@@ -1,0 +1,224 @@
+"""The affine maps nearest to attention, their residuals, and the experts of mixtures."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import largeprompt as lp
+
+from ..oracles import attention as oracle
+
+
+def _problem(seed=0, n=30, d=3, k=2, m=2):
+    rng = np.random.default_rng(seed)
+    U, V = 0.7 * rng.normal(size=(d, k)), rng.normal(size=(m, d))
+    return rng, rng.normal(size=(n, d)), U, V
+
+
+def _attention(tokens, U, V, z):
+    weights = np.full(len(tokens), 1 / len(tokens))
+    return np.stack([oracle.attention(tokens=tokens, weights=weights, U=U, V=V, z=q) for q in z])
+
+
+def _least_squares(z, outputs, weights):
+    """Slope, intercept and relative residual by normal equations."""
+    design = np.column_stack([z, np.ones(len(z))])
+    gram = design.T @ (weights[:, None] * design)
+    fit = np.linalg.solve(gram, design.T @ (weights[:, None] * outputs))
+    error = weights @ np.sum((outputs - design @ fit) ** 2, axis=1)
+    deviation = weights @ np.sum((outputs - weights @ outputs) ** 2, axis=1)
+    return fit[:-1].T, fit[-1], error / deviation
+
+
+def test_linearise_of_a_sign_is_the_mean_slope_of_tanh():
+    """Independent: trapezoidal sums over a fine grid of the query."""
+    head = lp.Head(U=[[1.5]], V=[[2.0]])
+    found = lp.linearise(head, lp.Rademacher(1), lp.Gaussian([0.4], [[0.49]]))
+    g = np.linspace(-9, 9, 20001)
+    density = np.exp(-(g**2) / 2) / np.exp(-(g**2) / 2).sum()
+    z = 0.4 + 0.7 * g
+    slope, intercept, residual = _least_squares(z[:, None], 2 * np.tanh(1.5 * z)[:, None], density)
+    assert np.allclose(found.slope, slope, rtol=1e-9)
+    assert np.isclose(found.slope.item(), density @ (3 / np.cosh(1.5 * z) ** 2), rtol=1e-9)
+    assert np.allclose(found.intercept, intercept, atol=1e-9)
+    assert np.isclose(found.residual.value, residual, rtol=1e-7)
+    assert found.residual.error < 1e-8
+
+
+@pytest.mark.parametrize("at", ["best", "mean query", "origin"])
+def test_linearise_of_gaussian_tokens_is_lemma_2_1(at):
+    rng, _, U, V = _problem()
+    factor = rng.normal(size=(3, 3))
+    mean = rng.normal(size=3)
+    head, mu = lp.Head(U=U, V=V), lp.Gaussian(mean, factor @ factor.T)
+    for nu in (lp.Gaussian(np.ones(2), np.eye(2)), rng.normal(size=(20, 2))):
+        found = lp.linearise(head, mu, nu, at)
+        assert np.allclose(found.slope, V @ factor @ factor.T @ U, rtol=1e-9)
+        assert np.allclose(found.intercept, V @ mean, rtol=1e-9)
+        assert found.residual.value < 1e-18
+        z = rng.normal(size=(2, 4, 2))
+        assert np.allclose(found(z), lp.attend(head, mu, z), rtol=1e-8)
+
+
+def test_linearise_over_gaussian_queries_against_least_squares_on_samples():
+    rng, tokens, U, V = _problem()
+    mean, root = np.array([0.5, -0.3]), np.array([[0.8, 0.0], [0.3, 0.5]])
+    head, mu = lp.Head(U=U, V=V), lp.Empirical(tokens)
+    found = lp.linearise(head, mu, lp.Gaussian(mean, root @ root.T))
+    g = rng.normal(size=(4000, 2))
+    z = mean + np.concatenate([g, -g]) @ root.T
+    slope, intercept, residual = _least_squares(
+        z, _attention(tokens, U, V, z), np.full(8000, 1 / 8000)
+    )
+    assert np.allclose(found.slope, slope, atol=0.02)
+    assert np.allclose(found.intercept, intercept, atol=0.02)
+    assert np.isclose(found.residual.value, residual, rtol=0.1)
+    worse = [
+        lp.linearise(head, mu, lp.Gaussian(mean, root @ root.T), at).residual.value
+        for at in ("mean query", "origin")
+    ]
+    assert min(worse) > found.residual.value
+
+
+@pytest.mark.parametrize("at", ["mean query", "origin"])
+def test_linearise_by_taylor_expansion(at):
+    _, tokens, U, V = _problem()
+    head, mu = lp.Head(U=U, V=V), lp.Empirical(tokens)
+    mean = np.array([0.5, -0.3])
+    found = lp.linearise(head, mu, lp.Gaussian(mean, 0.1 * np.eye(2)), at)
+    centre = np.zeros(2) if at == "origin" else mean
+    steps = 1e-5 * np.eye(2)
+    ends = _attention(tokens, U, V, np.concatenate([centre + steps, centre - steps]))
+    assert np.allclose(found.slope, (ends[:2] - ends[2:]).T / 2e-5, rtol=1e-6, atol=1e-9)
+    assert np.allclose(found(centre), _attention(tokens, U, V, centre[None])[0], rtol=1e-10)
+
+
+def test_linearise_over_a_discrete_law_is_weighted_least_squares():
+    rng, tokens, U, V = _problem()
+    z, weights = rng.normal(size=(12, 2)), rng.uniform(size=12)
+    found = lp.linearise(lp.Head(U=U, V=V), lp.Empirical(tokens), lp.Empirical(z, weights))
+    slope, intercept, residual = _least_squares(
+        z, _attention(tokens, U, V, z), weights / weights.sum()
+    )
+    assert np.allclose(found.slope, slope, rtol=1e-9)
+    assert np.allclose(found.intercept, intercept, rtol=1e-9)
+    assert np.isclose(found.residual.value, residual, rtol=1e-9)
+
+
+def test_linearise_over_samples_holds_queries_out():
+    rng, tokens, U, V = _problem()
+    z = 2 * rng.normal(size=(15, 2))
+    found = lp.linearise(lp.Head(U=U, V=V), lp.Empirical(tokens), z)
+    outputs = _attention(tokens, U, V, z)
+    slope, _, within = _least_squares(z, outputs, np.full(15, 1 / 15))
+    error = 0.0
+    for fold in range(5):
+        out = np.arange(15) % 5 == fold
+        A, b, _ = _least_squares(z[~out], outputs[~out], np.full(12, 1 / 12))
+        error += np.sum((outputs[out] - z[out] @ A.T - b) ** 2)
+    want = error / np.sum((outputs - outputs.mean(axis=0)) ** 2)
+    assert np.allclose(found.slope, slope, rtol=1e-9)
+    assert np.isclose(found.residual.value, want, rtol=1e-9)
+    assert found.residual.value > 1.2 * within
+    assert 0 < found.residual.error < 1
+
+
+def test_linearise_over_queries_of_many_dimensions():
+    rng = np.random.default_rng(5)
+    U = 0.5 * rng.normal(size=(4, 4))
+    head, nu = lp.Head(U=U, V=np.eye(4)), lp.Gaussian(np.full(4, 0.3), np.eye(4))
+    method = lp.QuasiMonteCarlo(jax.random.key(0), points=256)
+    found = lp.linearise(head, lp.Rademacher(4), nu, method=method)
+    # output j depends on <U_j, z> alone: one-dimensional integrals
+    g = np.linspace(-9, 9, 4001)
+    density = np.exp(-(g**2) / 2) / np.exp(-(g**2) / 2).sum()
+    scores = 0.3 * U.sum(axis=1)[:, None] + np.linalg.norm(U, axis=1)[:, None] * g
+    rates, tanh = (1 / np.cosh(scores) ** 2) @ density, np.tanh(scores)
+    assert np.allclose(found.slope, rates[:, None] * U, atol=0.003)
+    variance = (tanh**2) @ density - (tanh @ density) ** 2
+    residual = 1 - np.sum((rates[:, None] * U) ** 2) / np.sum(variance)
+    assert abs(found.residual.value - residual) < 5 * found.residual.error
+
+
+def test_linearise_of_a_constant_output():
+    """One token: the output does not depend on the query."""
+    head = lp.Head(U=np.eye(2), V=np.eye(2))
+    found = lp.linearise(head, lp.Empirical([[1.0, 2.0]]), lp.Gaussian(np.zeros(2), np.eye(2)))
+    assert np.allclose(found.slope, 0)
+    assert np.allclose(found.intercept, [1, 2])
+    assert found.residual.value == 0
+
+
+def test_linearise_in_32_bit_mode(mode_32):
+    head = lp.Head(U=[[1.0]], V=[[1.0]])
+    found = lp.linearise(head, lp.Rademacher(1), lp.Gaussian([0.0], [[1.0]]))
+    assert found.slope.dtype == np.float64
+    assert np.isclose(found.slope.item(), 0.605705509, rtol=1e-8)
+
+
+def _mixture(rng):
+    factors = rng.normal(size=(2, 2, 2))
+    parts = [lp.Gaussian(rng.normal(size=2), 0.5 * f @ f.T) for f in factors]
+    return lp.Mixture([1.0, 2.0, 3.0], [*parts, lp.Dirac([0.4, -1.0])])
+
+
+def test_experts_are_attention_on_the_mixture():
+    rng = np.random.default_rng(0)
+    mu, head = _mixture(rng), lp.Head(U=rng.normal(size=(2, 3)), V=rng.normal(size=(1, 2)))
+    found, z = lp.compression.experts(head, mu), rng.normal(size=(4, 5, 3))
+    assert np.allclose(found(z), lp.attend(head, mu, z), rtol=1e-10)
+    gates = found.gates(z)
+    u = z @ np.asarray(head.U).T
+    masses = []
+    for weight, part in zip(*mu.mixture(), strict=True):
+        m, G = np.asarray(part.mean()), np.asarray(part.cov())
+        masses.append(weight * np.exp(u @ m + np.einsum("...i,ij,...j", u, G, u) / 2))
+    masses = np.stack(masses, axis=-1)
+    assert np.allclose(gates, masses / masses.sum(axis=-1, keepdims=True), rtol=1e-10)
+    assert np.allclose(found.slopes[2], 0)
+
+
+@pytest.mark.parametrize("mu", [lp.Empirical([[0.3, 1.0], [2.0, -1.0], [0.0, 0.5]]), "mixture"])
+def test_gaussian_at_agrees_to_second_order(mu):
+    mu = _mixture(np.random.default_rng(1)) if isinstance(mu, str) else mu
+    u = jnp.array([0.7, -0.4])
+    found = mu.gaussian_at(u)
+    assert np.isclose(found.log_mgf(u), mu.log_mgf(u), rtol=1e-12)
+    for axis in np.array([[1.0, 0.0], [0.6, 0.8], [-0.8, 0.6]]):  # the gap is of third order
+        gaps = [found.log_mgf(u + h * axis) - mu.log_mgf(u + h * axis) for h in (0.005, 0.01)]
+        assert np.isclose(gaps[1] / gaps[0], 8, rtol=0.1)
+    plain = mu.gaussian_at(jnp.zeros(2))
+    assert abs(plain.log_mass) < 1e-15
+    assert np.allclose(plain.measure.mean(), mu.mean())
+
+
+def test_gaussian_at_of_a_gaussian_is_itself():
+    mu = lp.Gaussian([0.5, -1.0], [[2.0, 0.3], [0.3, 1.0]])
+    found = mu.gaussian_at([3.0, -2.0])
+    assert abs(found.log_mass) < 1e-13
+    assert np.allclose(found.measure.mean(), mu.mean(), rtol=1e-13)
+
+
+def test_mixture_of_scaled_components():
+    """Half of the tokens kept, the others as one scaled Gaussian: exact near the tilt."""
+    tokens = np.random.default_rng(2).normal(size=(40, 2))
+    u = jnp.array([0.5, 1.0])
+    tail = lp.Empirical(tokens[20:]).gaussian_at(u)
+    mu = lp.Mixture([20, 20], [lp.Empirical(tokens[:20]), tail])
+    whole = lp.Empirical(tokens)
+    assert np.allclose(mu.tilted_mean(u), whole.tilted_mean(u), rtol=1e-12)
+    assert np.allclose(mu.tilted_cov(u), whole.tilted_cov(u), rtol=1e-11)
+    wrong = lp.Mixture([20, 20], [lp.Empirical(tokens[:20]), tail.measure])
+    assert not np.allclose(wrong.tilted_mean(u), whole.tilted_mean(u), rtol=1e-3)
+    moved = mu.affine([[2.0, 1.0]], [1.0])
+    assert np.allclose(
+        moved.tilted_mean([0.3]), 1 + np.array([2.0, 1.0]) @ mu.tilted_mean([0.6, 0.3])
+    )
+
+
+def test_mixture_of_a_component_of_tiny_mass():
+    """Masses that underflow as numbers still gate."""
+    small = lp.measures.Scaled(jnp.asarray(-2000.0), lp.Dirac([2.0]))
+    mu = lp.Mixture([1, 1], [lp.Dirac([0.0]), small])
+    assert np.isclose(mu.tilted_mean([1000.0])[0], 1.0, rtol=1e-12)
