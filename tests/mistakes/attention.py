@@ -58,7 +58,7 @@ MISTAKES = {
     "no heads": (lambda: lp.MultiHead([]), "heads must be a non-empty sequence of heads"),
     "heads of different dimensions": (
         lambda: lp.MultiHead([HEAD, lp.Head(U=np.eye(3), V=np.eye(3))]),
-        "must all have V of the same shape",
+        "must all have U and V of the same shape",
     ),
     "heads that are matrices": (lambda: lp.MultiHead([EYE]), "non-empty sequence of heads"),
 }
