@@ -6,7 +6,7 @@ the number of devices. Everything else is replicated on every device.
 """
 
 from collections.abc import Callable
-from functools import partial
+from functools import cache
 from typing import Any
 
 import jax
@@ -59,6 +59,7 @@ def run_sharded(
     parts: Any,
     *,
     gathered: bool = False,
+    compiler_options: tuple[tuple[str, Any], ...] = (),
     **settings: Any,
 ) -> Any:
     """Run `work(shared, parts, **settings)` on every device with its shard of `parts`.
@@ -69,16 +70,22 @@ def run_sharded(
     module and the settings hashable, so that it is compiled once.
     """
     fixed = tuple(sorted(settings.items()))
+    run = _program(compiler_options)
     if any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves((shared, parts))):
-        return _run(work, mesh, gathered, fixed, shared, parts)
+        return run(work, mesh, gathered, fixed, shared, parts)
     whole, piece = NamedSharding(mesh, PartitionSpec()), NamedSharding(mesh, over(mesh))
     shared = jax.tree.map(lambda leaf: _placed(leaf, whole), shared)
     parts = jax.tree.map(lambda leaf: _placed(leaf, piece), parts)
-    found = _run(work, mesh, gathered, fixed, shared, parts)
+    found = run(work, mesh, gathered, fixed, shared, parts)
     return found if jax.process_count() == 1 else jax.tree.map(_fetched, found)
 
 
-@partial(jax.jit, static_argnames=("work", "mesh", "gathered", "fixed"))
+@cache
+def _program(compiler_options: tuple[tuple[str, Any], ...]) -> Callable[..., Any]:
+    names = ("work", "mesh", "gathered", "fixed")
+    return jax.jit(_run, static_argnames=names, compiler_options=dict(compiler_options))
+
+
 def _run(work: Callable, mesh: Mesh, gathered: bool, fixed: tuple, shared: Any, parts: Any) -> Any:
     return jax.shard_map(
         lambda shared, parts: work(shared, parts, **dict(fixed)),

@@ -141,3 +141,12 @@ def test_attend_jacobians_of_a_rectangular_head():
     ]
     want = (ends[0] - ends[1]) / 2e-6
     assert np.allclose(found.U[:, 1, 2] + found.U[:, 5, 0], want, rtol=1e-6, atol=1e-9)
+
+
+def test_attend_with_a_mesh_takes_queries_of_their_own_dimension():
+    rng = np.random.default_rng(3)
+    tokens, z = lp.Empirical(rng.normal(size=(40, 5))), rng.normal(size=(4, 2))
+    head = lp.Head.key_value(2, 3)
+    mesh = jax.make_mesh((1,), ("tokens",))
+    found = lp.attend(head, tokens, z, mesh=mesh)
+    np.testing.assert_allclose(found, lp.attend(head, tokens, z), rtol=1e-12)

@@ -73,7 +73,7 @@ def _attend(
         if prompt is not None:
             return _attend_tokens(head, prompt, z, engine=engine, block_size=block_size)
         return _attend_law(head, measure, inside_domain(head, measure, z))
-    queries, options = z.reshape(-1, head.dim), {"engine": engine, "block_size": block_size}
+    queries, options = z.reshape(-1, head.query_dim), {"engine": engine, "block_size": block_size}
     found = read_out(head, _on_mesh(head, measure, queries, mesh, **options).mean)
     return found.reshape(*z.shape[:-1], head.out_dim)
 

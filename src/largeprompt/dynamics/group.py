@@ -125,9 +125,13 @@ class Group:
             state = advance(runs[0], self.optimiser, *runs[1:], *bounds)
         else:
             parts = _devices.padded(runs, self.mesh)
-            optimiser = self.optimiser
             state = _devices.run_sharded(
-                _advance, self.mesh, tuple(bounds), parts, optimiser=optimiser
+                _advance,
+                self.mesh,
+                tuple(bounds),
+                parts,
+                compiler_options=_compiler_options(),
+                optimiser=self.optimiser,
             )
             state = jax.tree.map(lambda leaf: leaf[: len(self.keys)], state)
         ended = [
@@ -193,10 +197,15 @@ def advance(
 
 @cache
 def _program() -> Callable[..., Any]:
-    """`_advance`, compiled; on a CPU, where kernels of the package do most of the work, quickly."""
-    options = quick_to_compile() if jax.default_backend() == "cpu" else {}
+    """`_advance`, compiled."""
+    options = dict(_compiler_options())
     # equinox passes options that it does not document on to `jax.jit`
     return eqx.filter_jit(_advance, compiler_options=options)  # pyright: ignore[reportCallIssue]
+
+
+def _compiler_options() -> tuple[tuple[str, bool | int], ...]:
+    """Quick to compile on a CPU, where kernels of the package do most of the work."""
+    return tuple(quick_to_compile().items()) if jax.default_backend() == "cpu" else ()
 
 
 def _advance(bounds: tuple, runs: tuple, *, optimiser: optax.GradientTransformation) -> Any:

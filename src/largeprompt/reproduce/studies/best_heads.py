@@ -8,7 +8,7 @@ from jaxtyping import Array, Key
 from ...icl import LinearRegression
 from ...prompts import MonteCarlo
 from .mutants import plus, times
-from .study import Check, Config, Study, at_least, at_most, between
+from .study import Check, Config, Study, at_least, at_most, near_simulation
 
 
 def measure(config: Config, key: Key[Array, ""]) -> xr.Dataset:
@@ -148,19 +148,7 @@ def examine(data: xr.Dataset) -> list[Check]:
             1e-6,
             "accuracy",
         ),
-        between(
-            "risk of the best two heads against simulation, in standard errors",
-            (data.simulated - exact) / data.simulated_error,
-            -5.0,
-            5.0,
-            "accuracy",
-        ),
-        at_most(
-            "that simulation: relative standard error",
-            data.simulated_error / data.simulated,
-            0.05,
-            "accuracy",
-        ),
+        *near_simulation("risk of the best two heads", exact, data),
     ]
 
 

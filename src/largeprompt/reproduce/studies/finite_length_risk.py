@@ -10,7 +10,7 @@ from jaxtyping import Array, Key
 from ...icl import LinearRegression
 from ...prompts import MonteCarlo
 from .mutants import plus, power_of, times
-from .study import Check, Config, Study, at_least, at_most, between, power
+from .study import Check, Config, Study, at_least, at_most, between, near_simulation, power
 
 
 def measure(config: Config, key: Key[Array, ""]) -> xr.Dataset:
@@ -122,19 +122,7 @@ def examine(data: xr.Dataset) -> list[Check]:
         ),
         at_most("that margin: 5 standard errors of ridge regression", ridge_error, 0.1, "accuracy"),
         at_most("largest gradient norm at a minimiser", data.gradient_norm, 1e-9, "accuracy"),
-        between(
-            f"softmax risk at L = {middle:g} against simulation, in standard errors",
-            (data.simulated - exact) / data.simulated_error,
-            -5.0,
-            5.0,
-            "accuracy",
-        ),
-        at_most(
-            "that simulation: relative standard error",
-            data.simulated_error / data.simulated,
-            0.05,
-            "accuracy",
-        ),
+        *near_simulation(f"softmax risk at L = {middle:g}", exact, data),
     ]
 
 

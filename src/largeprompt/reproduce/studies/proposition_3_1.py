@@ -9,7 +9,7 @@ from ...measures import Gaussian
 from ...prompts import MonteCarlo
 from . import _error_families
 from .mutants import times
-from .study import Check, Config, Study, at_most, between
+from .study import Check, Config, Study, near_simulation
 
 _SIMULATED = 100.0  # length of the simulated prompts
 _STEEP = 2  # index of the three-dimensional case with kappa = 1
@@ -33,19 +33,7 @@ def examine(data: xr.Dataset) -> list[Check]:
     exact = data.wide_value.isel(case=_STEEP).sel(long_length=_SIMULATED)
     return [
         *_error_families.examine(data, "output", "Prop. 3.1"),
-        between(
-            "Prop. 3.1, d = 3, kappa = 1, L = 100: exact against simulation, in standard errors",
-            (data.simulated - exact) / data.simulated_error,
-            -5.0,
-            5.0,
-            "accuracy",
-        ),
-        at_most(
-            "that simulation: relative standard error",
-            data.simulated_error / data.simulated,
-            0.05,
-            "accuracy",
-        ),
+        *near_simulation("Prop. 3.1, d = 3, kappa = 1, L = 100: exact", exact, data),
     ]
 
 

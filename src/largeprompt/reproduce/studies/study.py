@@ -109,6 +109,18 @@ def between(
     return Check(statement, float(value), low, high, part)
 
 
+def near_simulation(statement: str, exact: xr.DataArray, data: xr.Dataset) -> list[Check]:
+    """Check an exact number against `simulated` within five standard errors, which are small."""
+    distance = (data.simulated - exact) / data.simulated_error
+    relative = data.simulated_error / data.simulated
+    return [
+        between(
+            f"{statement} against simulation, in standard errors", distance, -5.0, 5.0, "accuracy"
+        ),
+        at_most("that simulation: relative standard error", relative, 0.05, "accuracy"),
+    ]
+
+
 def power(L: SupportsFloat) -> str:
     """Write a length in powers of ten, as in 1e9."""
     return f"{float(L):.0e}".replace("e+0", "e").replace("e+", "e")
