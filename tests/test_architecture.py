@@ -19,6 +19,7 @@ ROOMS = (
     "icl",
     "dynamics",
     "compression",
+    "models",
     "sweep",
     "reproduce",
     "cli",

@@ -6,6 +6,7 @@ from . import concentration as concentration
 from . import dynamics as dynamics
 from . import icl as icl
 from . import measures as measures
+from . import models as models
 from . import prompts as prompts
 from . import reproduce as reproduce
 from . import sweep as sweep

@@ -1,0 +1,183 @@
+"""What the attention heads of a model saw: queries, keys and values, layer by layer."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import equinox as eqx
+import numpy as np
+from jaxtyping import Float, Int
+
+from .. import _checks
+from .._files import atomic_write, check_target
+from ..attention import Head
+from ..measures import KeyValues
+
+_FORMAT = 1  # of files; a reader refuses others
+
+
+class RecordedHead(NamedTuple):
+    """One head as the rest of the package reads it: `lp.attend(head, prompt, queries)`."""
+
+    head: Head
+    prompt: KeyValues
+    queries: Float[np.ndarray, "q k"]
+
+
+class RecordedLayer(eqx.Module):
+    """Attention of one layer on one prompt. Arrays are NumPy's, in single precision.
+
+    Queries `positions` tell causal models which keys a query saw: those of index <= its position.
+    Without them every query saw every key. With fewer key-value heads than query heads (grouped
+    heads) consecutive query heads share one.
+    """
+
+    queries: Float[np.ndarray, "h q k"]
+    keys: Float[np.ndarray, "g n k"]
+    values: Float[np.ndarray, "g n v"]
+    scaling: float
+    output_matrix: Float[np.ndarray, "width hv"] | None = None
+    positions: Int[np.ndarray, " q"] | None = None
+    error: float | None = None  # of attention recomputed from this, relative to the model's own
+
+    def __check_init__(self) -> None:
+        heads, groups = len(self.queries), len(self.keys)
+        if heads % groups:
+            raise ValueError(
+                _checks.message(
+                    "the number of query heads must be a multiple of that of key-value heads",
+                    f"{heads} and {groups}",
+                    "record queries, keys and values of the same layer",
+                )
+            )
+
+    @property
+    def heads(self) -> int:
+        """Number of query heads."""
+        return len(self.queries)
+
+    @property
+    def n(self) -> int:
+        """Number of recorded keys."""
+        return self.keys.shape[1]
+
+    def group(self, head: int) -> int:
+        """Index of the key-value head that serves query head `head`."""
+        return head * len(self.keys) // self.heads
+
+    def head(self, head: int, *, length: int | None = None) -> RecordedHead:
+        """The head on the first `length` keys, with the queries that saw all of these.
+
+        By default all keys that every recorded query saw.
+        """
+        length = self._default_length() if length is None else length
+        if not 1 <= length <= self.n:
+            raise ValueError(
+                _checks.message(
+                    f"length must be between 1 and {self.n}", repr(length), "record a longer prompt"
+                )
+            )
+        group = self.group(head)
+        keys, values = self.keys[group, :length], self.values[group, :length]
+        queries = self.queries[head]
+        if self.positions is not None:
+            queries = queries[self.positions >= length - 1]
+        return RecordedHead(
+            Head.key_value(keys.shape[-1], values.shape[-1], scale=self.scaling),
+            KeyValues(keys, values),
+            queries,
+        )
+
+    def _default_length(self) -> int:
+        return self.n if self.positions is None else int(self.positions.min()) + 1
+
+
+class Recording(eqx.Module):
+    """Queries, keys and values of every layer of a model, for one or more prompts.
+
+    `recording.prompts[p][l]` is layer `l` on prompt `p`. `save` writes one compressed file;
+    `Recording.load` reads it back without running anything that it might contain.
+    """
+
+    model: str
+    prompts: tuple[tuple[RecordedLayer, ...], ...]
+    texts: tuple[str, ...] = ()  # one name for each prompt
+
+    @property
+    def layers(self) -> tuple[RecordedLayer, ...]:
+        """The layers on the first prompt."""
+        return self.prompts[0]
+
+    def heads(self, prompt: int = 0) -> Iterator[tuple[int, int, RecordedHead]]:
+        """(layer, head, recorded head) for each head on one prompt."""
+        for number, layer in enumerate(self.prompts[prompt]):
+            for head in range(layer.heads):
+                yield number, head, layer.head(head)
+
+    def save(self, path: str | Path, *, dtype: type = np.float32) -> None:
+        """Write a `.npz` file; `dtype=np.float16` halves it."""
+        path = Path(path)
+        check_target(path, "recording", (".npz",))
+        arrays: dict[str, np.ndarray] = {
+            "format": np.array(_FORMAT),
+            "model": np.array(self.model),
+            "texts": np.array(self.texts or [""] * len(self.prompts)),
+        }
+        for p, layers in enumerate(self.prompts):
+            for number, layer in enumerate(layers):
+                for name in ("queries", "keys", "values", "output_matrix"):
+                    if (value := getattr(layer, name)) is not None:
+                        arrays[f"{p}/{number}/{name}"] = value.astype(dtype)
+                for name in ("scaling", "positions", "error"):
+                    if (value := getattr(layer, name)) is not None:
+                        arrays[f"{p}/{number}/{name}"] = np.asarray(value)
+        with atomic_write(path) as temporary, open(temporary, "wb") as file:
+            np.savez_compressed(file, allow_pickle=False, **arrays)
+
+    @classmethod
+    def load(cls, path: str | Path) -> "Recording":
+        """Read a file written by `save`."""
+        try:
+            with np.load(Path(path), allow_pickle=False) as file:
+                arrays = dict(file)
+        except FileNotFoundError:
+            raise
+        except Exception as error:
+            raise ValueError(
+                _checks.message(
+                    "a recording must be a file written by Recording.save",
+                    f"{path!s} ({error})",
+                    "record the model again",
+                )
+            ) from error
+        if "format" not in arrays or int(arrays["format"]) != _FORMAT:
+            raise ValueError(
+                _checks.message(
+                    f"a recording must have format {_FORMAT}",
+                    str(arrays.get("format", "another kind of file")),
+                    "record the model again",
+                )
+            )
+        numbers = sorted({tuple(map(int, name.split("/")[:2])) for name in arrays if "/" in name})
+        prompts: list[list[RecordedLayer]] = [[] for _ in range(numbers[-1][0] + 1)]
+        for p, number in numbers:
+            stored = {
+                name.split("/")[2]: value
+                for name, value in arrays.items()
+                if name.startswith(f"{p}/{number}/")
+            }
+            prompts[p].append(
+                RecordedLayer(
+                    **{
+                        name: value.astype(np.float32)
+                        for name, value in stored.items()
+                        if name in ("queries", "keys", "values", "output_matrix")
+                    },
+                    scaling=float(stored["scaling"]),
+                    positions=stored.get("positions"),
+                    error=float(stored["error"]) if "error" in stored else None,
+                )
+            )
+        return cls(
+            str(arrays["model"]), tuple(map(tuple, prompts)), tuple(map(str, arrays["texts"]))
+        )

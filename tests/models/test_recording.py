@@ -1,0 +1,66 @@
+"""Recordings: heads of them as measures, grouped heads, positions, files."""
+
+import numpy as np
+import pytest
+
+import largeprompt as lp
+from largeprompt.models import RecordedLayer, Recording
+
+
+def _layer(seed=0, positions=None):
+    rng = np.random.default_rng(seed)
+
+    def normal(*shape):
+        return rng.normal(size=shape).astype(np.float32)
+
+    return RecordedLayer(
+        normal(4, 6, 8), normal(2, 20, 8), normal(2, 20, 3), 8**-0.5, normal(5, 12), positions
+    )
+
+
+def test_recorded_head_is_plain_softmax_attention():
+    layer = _layer()
+    head, prompt, queries = layer.head(3)
+    scores = layer.queries[3] @ layer.keys[1].T * layer.scaling
+    weights = np.exp(scores) / np.exp(scores).sum(-1, keepdims=True)
+    np.testing.assert_allclose(
+        lp.attend(head, prompt, queries), weights @ layer.values[1], atol=1e-5
+    )
+
+
+def test_recorded_head_of_a_causal_model_has_the_queries_that_saw_all_keys():
+    layer = _layer(positions=np.arange(14, 20))
+    assert layer.head(0).prompt.n == 15
+    assert layer.head(0).queries.shape == (6, 8)
+    assert layer.head(0, length=18).queries.shape == (3, 8)
+    with pytest.raises(ValueError, match="length must be between 1 and 20"):
+        layer.head(0, length=21)
+
+
+def test_recording_load_returns_what_save_wrote(tmp_path):
+    recording = Recording("tiny", ((_layer(0), _layer(1)), (_layer(2), _layer(3))), ("a", "b"))
+    recording.save(tmp_path / "r.npz")
+    again = Recording.load(tmp_path / "r.npz")
+    assert (again.model, again.texts, len(again.prompts)) == ("tiny", ("a", "b"), 2)
+    np.testing.assert_array_equal(again.prompts[1][0].keys, recording.prompts[1][0].keys)
+    assert again.prompts[1][0].scaling == recording.prompts[1][0].scaling
+    assert sum(1 for _ in again.heads()) == 8
+
+
+def test_recording_load_of_other_files_names_the_rule(tmp_path):
+    (tmp_path / "text.npz").write_text("no recording")
+    np.savez(tmp_path / "other.npz", a=np.zeros(3))
+    with pytest.raises(ValueError, match=r"written by Recording\.save"):
+        Recording.load(tmp_path / "text.npz")
+    with pytest.raises(ValueError, match="must have format 1"):
+        Recording.load(tmp_path / "other.npz")
+
+
+def test_recorded_layer_with_heads_that_do_not_divide():
+    with pytest.raises(ValueError, match="multiple of that of key-value heads"):
+        RecordedLayer(
+            np.zeros((3, 1, 2), np.float32),
+            np.zeros((2, 1, 2), np.float32),
+            np.zeros((2, 1, 2), np.float32),
+            1.0,
+        )
