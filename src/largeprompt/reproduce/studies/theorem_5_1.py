@@ -10,7 +10,7 @@ from jaxtyping import Array, Key
 from ...dynamics import admissible_alpha, flow_curves, gradient_flow, prompt_length_for_risk
 from ...icl import BlockParams, LinearRegression
 from .mutants import Mutant, plus, power_of, times
-from .study import Check, Config, Study, at_least, at_most
+from .study import INFINITE, Check, Config, Study, at_least, at_most
 from .theorem_4_3 import sharp_constant
 
 _TIMES = np.geomspace(0.1, 1e3, 60)
@@ -119,6 +119,7 @@ def measure(config: Config, key: Key[Array, ""]) -> xr.Dataset:
     far = far.rename(epsilon="wide_epsilon", **{n: f"wide_{n}" for n in far.data_vars})
     flows = flow_curves(task, start, [*config["lengths"], math.inf])
     kept = flows[["risk", "b", "valley_entered", "stopped"]].rename(stopped="stopped_at")
+    kept["valley_entered"].attrs[INFINITE] = "where a flow never enters the valley"
     first = float(start.b) * cov @ np.asarray(start.A) - np.eye(len(cov))
     data = xr.merge(
         [
