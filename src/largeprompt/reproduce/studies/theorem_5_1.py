@@ -119,7 +119,6 @@ def measure(config: Config, key: Key[Array, ""]) -> xr.Dataset:
     far = far.rename(epsilon="wide_epsilon", **{n: f"wide_{n}" for n in far.data_vars})
     flows = flow_curves(task, start, [*config["lengths"], math.inf])
     kept = flows[["risk", "b", "valley_entered", "stopped"]].rename(stopped="stopped_at")
-    kept["valley_entered"].attrs[INFINITE] = "where a flow never enters the valley"
     first = float(start.b) * cov @ np.asarray(start.A) - np.eye(len(cov))
     data = xr.merge(
         [
@@ -136,6 +135,7 @@ def measure(config: Config, key: Key[Array, ""]) -> xr.Dataset:
         first_risk=float(np.trace(first @ cov @ first.T)) / 2,
         b_limit=float(np.trace(np.linalg.inv(cov @ cov)) ** 0.25),
     )
+    data["valley_entered"].attrs[INFINITE] = "where a flow never enters the valley"
     data["length"].attrs["note"] = "-1 stands for the infinite prompt"
     return data
 
