@@ -34,15 +34,17 @@ class Spectrum(NamedTuple):
     weights: np.ndarray
 
 
-def wishart_spectrum(d: int, L: int) -> Spectrum:
+def wishart_spectrum(d: int, L: int | float) -> Spectrum:
     """Quadrature rule for the mean spectrum of sum_i x_i x_i', i = 1..L, x_i ~ N(0, I_d).
+
+    The law continues to real L >= d; below d tokens L must be whole.
 
     >>> from largeprompt.icl.wishart import wishart_spectrum
     >>> values, weights = wishart_spectrum(3, 10)
     >>> print(f"{weights.sum():.10f} {weights @ values:.8f} {weights @ values**2:.7f}")
     3.0000000000 30.00000000 420.0000000
     """
-    N, n = sorted((d, L))
+    N, n = (d, L) if d <= L else (int(L), d)
     v, steps, integral = _panels(
         max(0.0, math.sqrt(n) - math.sqrt(N) - _MARGIN), math.sqrt(n) + math.sqrt(N) + _MARGIN
     )
