@@ -9,7 +9,8 @@ from tables, each made by the library:
 - `pair`: for heads (a, b) and (-a, -b) the functions of `pair_functions` that their risk needs,
   each divided by its value at S = 0, as Chebyshev series in ln(1 + S) and ln L.
 - `ridge`: ln E sum_i 1 / (1 + l_i / (d tau^2)) over eigenvalues l_i of Wishart matrices, for every
-  dimension: at whole L up to `SHORT`, then as a Chebyshev series in ln L; a series in ln tau^2.
+  dimension: at whole L up to `SHORT`, then as a Chebyshev series in ln(L - d), on whose scale the
+  singularities near L = d are far away; a series in ln tau^2.
 
 Every array is stored as base64 of little-endian float64.
 """
@@ -17,6 +18,7 @@ Every array is stored as base64 of little-endian float64.
 import base64
 import json
 import math
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -55,9 +57,9 @@ def build() -> dict[str, Any]:
         "pair_top": math.log1p(PAIR_DEVIATION**2),
         "radii": radii,
         "radial": radial,
-        "ridge_short": _ridge(np.arange(1, SHORT + 1)),
+        "ridge_short": np.stack([_ridge(d, range(1, SHORT + 1)) for d in _dimensions()]),
         "ridge": _ridge_series(),
-        "ridge_end": math.log(RIDGE_LONGEST),
+        "ridge_end": RIDGE_LONGEST,
         "noise": list(NOISE),
     }
 
@@ -119,32 +121,37 @@ def pair_ratios(S: np.ndarray, L: float) -> np.ndarray:
 
 def _radial_rules() -> tuple[np.ndarray, np.ndarray]:
     """Gauss rules (dimension, point) for chi^2_d: E f(chi^2_d) = sum_i w_i f(x_i)."""
-    rules = [roots_genlaguerre(RADII, d / 2 - 1) for d in range(1, DIMENSIONS + 1)]
+    rules = [roots_genlaguerre(RADII, d / 2 - 1) for d in _dimensions()]
     return (
         np.stack([2 * x for x, _ in rules]),
         np.stack([w / np.sum(w) for _, w in rules]),
     )
 
 
-def _ridge(lengths: np.ndarray) -> np.ndarray:
-    """Coefficients (dimension, length, power of ln tau^2)."""
+def _dimensions() -> range:
+    return range(1, DIMENSIONS + 1)
+
+
+def _ridge(d: int, lengths: Iterable[float]) -> np.ndarray:
+    """Coefficients (length, power of ln tau^2)."""
     points, modes = _series(NOISE_DEGREE)
     low, high = np.log(NOISE)
     noise = np.exp(low + (high - low) * (points + 1) / 2)
-    values = np.empty((DIMENSIONS, len(lengths), len(noise)))
-    for d in range(1, DIMENSIONS + 1):
-        for i, L in enumerate(lengths):
-            eigenvalues, weights = wishart_spectrum(d, float(L))
-            seen = eigenvalues / (d * noise[:, None])
-            values[d - 1, i] = np.log(1 / (1 + seen) @ weights)
-    return values @ modes.T
+    values = []
+    for L in lengths:
+        eigenvalues, weights = wishart_spectrum(d, L)
+        values.append(np.log(1 / (1 + eigenvalues / (d * noise[:, None])) @ weights))
+    return np.stack(values) @ modes.T
 
 
 def _ridge_series() -> np.ndarray:
-    """The same as a series in ln L on [SHORT, RIDGE_LONGEST]: (dimension, power, power)."""
+    """The same as a series in ln(L - d) on [SHORT, RIDGE_LONGEST]: (dimension, power, power)."""
     points, modes = _series(RIDGE_DEGREE)
-    log_L = _on_panels(math.log(SHORT), math.log(RIDGE_LONGEST), 1, points)[0]
-    return np.einsum("mk,dkn->dmn", modes, _ridge(np.exp(log_L)))
+    found = []
+    for d in _dimensions():
+        log = _on_panels(math.log(SHORT - d), math.log(RIDGE_LONGEST - d), 1, points)[0]
+        found.append(modes @ _ridge(d, map(float, d + np.exp(log))))
+    return np.stack(found)
 
 
 def encoded(tables: dict[str, Any]) -> str:

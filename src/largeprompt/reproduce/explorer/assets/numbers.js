@@ -5,6 +5,7 @@ import { errorOfRandomQuery, largestDimension, momentsAt, noiseRange } from "./t
 import { linearHead, oneHead, pairOfHeads, ridge } from "./learning.js";
 
 export const LONGEST = 1e15; // of the search for a length
+const STEEPEST = 3; // root of kappa, for random queries: rare ones then stay within the range of the library
 export const START = { sigma: 1.5, L: 1000, d: 5, noise: 0.1, query: "one", target: 0.01, seed: 1 };
 
 export const limits = () => ({
@@ -22,6 +23,7 @@ export function validState(given, before = START) {
   }
   for (const name of ["L", "d", "seed"]) state[name] = Math.round(state[name]);
   if (given.query === "one" || given.query === "random") state.query = given.query;
+  if (state.query === "random") state.sigma = Math.min(state.sigma, STEEPEST * Math.sqrt(state.d));
   return state;
 }
 

@@ -114,7 +114,7 @@ export function radialRule(d) {
 // E sum_i 1 / (1 + l_i / (d tau^2)) over eigenvalues of sum_i x_i x_i'
 export function ridgeTrace(d, noise, L) {
   const c = d * noise;
-  if (Math.log(L) > table.ridge_end) { // inverse moments of Wishart matrices
+  if (L > table.ridge_end) { // inverse moments of Wishart matrices
     return c * d / (L - d - 1) - c * c * d * (L - 1) / ((L - d) * (L - d - 1) * (L - d - 3));
   }
   const [low, high] = table.noise.map(Math.log);
@@ -124,7 +124,7 @@ export function ridgeTrace(d, noise, L) {
   if (L <= short) {
     row = table.ridge_short.data; start = ((d - 1) * short + L - 1) * T.length;
   } else {
-    const x = 2 * Math.log(L / short) / (table.ridge_end - Math.log(short)) - 1;
+    const x = 2 * Math.log((L - d) / (short - d)) / Math.log((table.ridge_end - d) / (short - d)) - 1;
     row = along(table.ridge, d - 1, x);
   }
   let log = 0;
