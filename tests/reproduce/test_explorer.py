@@ -27,12 +27,11 @@ from .. import browser
 STATES = [
     (1.5, 1000, 5, 0.1, "one", 0.01),
     (0.05, 2, 1, 2.0, "one", 0.5),
-    (0.79, 17, 3, 0.5, "one", 0.003),
+    (0.79, 17, 3, 0.5, "random", 0.003),
     (4.0, 10**12, 32, 0.01, "one", 1e-4),
-    (3.2, 49, 16, 0.013, "one", 0.02),
+    (3.2, 49, 32, 0.013, "one", 0.02),
     (1.0, 30, 5, 0.1, "random", 0.01),
     (3.0, 4096, 1, 1.0, "random", 0.3),
-    (2.5, 300, 32, 0.7, "random", 0.01),
     (0.3, 10**9, 2, 0.05, "random", 1e-4),
 ]
 NAMES = ("sigma", "L", "d", "noise", "query", "target")
@@ -252,6 +251,30 @@ def test_sliders_follow_the_keyboard_and_typed_values(laptop):
     tab.get_by_role("button", name="random").focus()
     tab.keyboard.press("Space")
     assert _shown_state(tab)["query"] == "random"
+    assert not troubles
+
+
+@pytest.mark.slow
+def test_matrices_set_deviation_and_dimension(laptop):
+    tab, troubles = laptop
+    rng = np.random.default_rng(2)
+    U, root = rng.normal(size=(2, 3, 3)) / 2
+    G = root @ root.T + np.eye(3)
+    tab.evaluate("largeprompt.state({query: 'one'})")
+    tab.evaluate("document.querySelector('.matrices').open = true")
+    tab.fill("#matrix-U", str(U.tolist()))  # as Python prints it
+    tab.fill("#matrix-G", "\n".join(" ".join(map(repr, row)) for row in G.tolist()))
+    tab.click("#read-head")
+    found = _shown_state(tab)
+    assert found["sigma"] == pytest.approx(math.sqrt(np.trace(U.T @ G @ U)), rel=1e-12)
+    assert found["d"] == 3
+    tab.fill("#matrix-G", "1 0; 0 1")
+    tab.click("#read-head")
+    assert "must be 3 × 3" in tab.inner_text("#head-read")
+    tab.fill("#matrix-U", "one")
+    tab.click("#read-head")
+    assert tab.inner_text("#head-read") == "U must be rows of numbers"
+    assert _shown_state(tab)["d"] == 3
     assert not troubles
 
 

@@ -18,6 +18,7 @@ _SCRIPTS = (
     "numbers.js",
     "sampling.js",
     "python.js",
+    "matrices.js",
     "charts.js",
     "explorer.js",
 )

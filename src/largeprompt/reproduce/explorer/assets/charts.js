@@ -152,8 +152,11 @@ export function regimeChart({ w, h, palette, state, found }) {
   const label = (L, sigma, words, note, anchor = "middle") =>
     text(X(L), Y(sigma), words, { size: 12.5, fill: palette.ink, weight: 600, anchor }) +
     text(X(L), Y(sigma) + 14, note, { size: 11, fill: palette.soft, anchor });
+  // names of regions stay clear of the point
+  const x = X(state.L), y = Y(state.sigma), clear = (L, sigma) => Math.abs(X(L) - x) > 120 || Math.abs(Y(sigma) - y) > 45;
   svg += label(1.5, 3.68, "frozen", "one wins", "start");
-  svg += label(7e4, 3.55, "rare tokens", "a few carry the weights") + label(3e8, 1.3, "self-averaging", "error falls like 1/L");
+  svg += clear(7e4, 3.55) ? label(7e4, 3.55, "rare tokens", "a few carry the weights") : label(400, 2.45, "rare tokens", "");
+  svg += label(...(clear(3e8, 1.3) ? [3e8, 1.3] : [3e8, 2.6]), "self-averaging", "error falls like 1/L");
   svg += line(X(state.L), EDGE.top, X(state.L), bottom, palette.here, 0.8, "3 3") + line(EDGE.left, Y(state.sigma), right, Y(state.sigma), palette.here, 0.8, "3 3");
   svg += dot(X(state.L), Y(state.sigma), palette.here, palette.paper, 7);
   const left = X(state.L) > (EDGE.left + right) / 2;
@@ -192,7 +195,7 @@ export const PREDICTORS = [
 
 export function riskChart({ w, h, palette, state, found, risks }) {
   const high = 0.5 * (1 + state.noise) * 1.08, low = found.floor * 0.88, ticks = [];
-  for (let k = -3; k < 2; k++) for (const m of [1, 2, 5]) if (m * 10 ** k >= low && m * 10 ** k <= high) ticks.push([m * 10 ** k, shown(m * 10 ** k)]);
+  for (let k = -3; k < 2; k++) for (const m of high < 5 * low ? [1, 2, 3, 4, 5, 6, 7, 8] : [1, 2, 5]) if (m * 10 ** k >= low && m * 10 ** k <= high) ticks.push([m * 10 ** k, shown(m * 10 ** k)]);
   const f = frame({
     w, h, palette, xTop: 1e6, yLow: low, yHigh: high, yLog: true, yTicks: ticks,
     title: "In-context regression: the best risks", yLabel: "risk",

@@ -4,6 +4,7 @@ import { loadTables } from "./tables.js";
 import { errorCurve, limits, LONGEST, numbers, riskCurves, START, validState } from "./numbers.js";
 import { samplePrompt } from "./sampling.js";
 import { pythonLines } from "./python.js";
+import { matrixOf, scoreDeviation } from "./matrices.js";
 import {
   BARS, DARK, errorChart, LIGHT, mapScales, MAP_TOP, PREDICTORS, regimeChart, riskChart, shown, weightChart, wholeFigure,
 } from "./charts.js";
@@ -182,6 +183,17 @@ find("save-png").addEventListener("click", async () => download("largeprompt.png
 find("save-python").addEventListener("click", () => { settle(); download("largeprompt_explorer.py", new Blob([find("python").textContent], { type: "text/x-python" })); });
 find("copy-python").addEventListener("click", (event) => { settle(); copied(event.target, find("python").textContent); });
 find("copy-link").addEventListener("click", (event) => { settle(); copied(event.target, location.href); });
+
+// sigma and d of matrices typed by the reader
+function readHead() {
+  const [U, G] = ["U", "G"].map((name) => matrixOf(find(`matrix-${name}`).value)), unread = find("matrix-G").value.trim() && !G;
+  const read = !U ? { problem: "U must be rows of numbers" } : unread ? { problem: "the covariance must be rows of numbers" } : scoreDeviation(U, G);
+  if (read.problem) { find("head-read").textContent = read.problem; return; }
+  change(read);
+  const kept = read.d === state.d && Math.abs(read.sigma - state.sigma) < 1e-9;
+  find("head-read").textContent = `σ = ${shown(read.sigma, 4)}, d = ${read.d}` + (kept ? "" : "; the sliders end before");
+}
+find("read-head").addEventListener("click", readHead);
 
 // the map is a control too: drag the point
 const map = find("chart-regimes");
