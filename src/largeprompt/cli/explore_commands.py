@@ -20,6 +20,8 @@ def explore(
     """Open a page with sliders: errors, regimes and risks as you move them.
 
     One HTML file that needs no server and no network.
+
+    Example: largeprompt explore --output explorer.html
     """
     from ..reproduce.explorer import write_page
 
