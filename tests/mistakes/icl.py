@@ -133,7 +133,7 @@ MISTAKES = {
         "whole number of tokens",
     ),
     "bayes risk without a method": (
-        lambda: lp.LinearRegression(EYE).bayes_risk(5),
+        lambda: lp.LinearRegression(np.diag([1.0, 2.0])).bayes_risk(5),
         r"pass method=lp.MonteCarlo\(key\)",
     ),
     "product task of an array": (
