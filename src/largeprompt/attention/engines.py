@@ -22,7 +22,7 @@ from . import gpu_kernel
 Engine = Literal["auto", "dense", "streamed", "fused"]
 
 _DENSE_SCORES = 2**22  # most scores for which `auto` chooses the dense engine
-_BLOCK_SCORES = 2**22  # scores per block of the streamed engine
+_BLOCK_SCORES = 2**19  # scores per block of the streamed engine, which stay in the cache
 _GPU_BLOCK_SCORES = 2**26  # larger on a GPU, where a block is one launch and must fill the chip
 # fewest scores for which `auto` chooses a kernel: below, launching it costs as much as the work
 _FUSED_SCORES = {"gpu": 2**20, "cpu": 2**12}
