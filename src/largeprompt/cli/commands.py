@@ -7,6 +7,7 @@ import typer
 from .. import __version__
 from ._output import ErrorLineGroup
 from .error_commands import curve, length, regime
+from .model_commands import models
 from .reproduce_commands import report, reproduce, studies
 from .training_commands import flow, risk, train
 
@@ -36,3 +37,4 @@ def largeprompt(
 
 for command in (reproduce, studies, report, curve, regime, length, risk, flow, train):
     app.command()(command)
+app.add_typer(models, name="models")
