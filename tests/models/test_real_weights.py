@@ -1,5 +1,9 @@
 """The published TabPFN: exchangeable rows, good predictions, and affine attention after layer 0."""
 
+import contextlib
+import io
+import re
+
 import numpy as np
 import pytest
 import torch
@@ -7,6 +11,7 @@ import torch
 from largeprompt.models import TabPFN, linearise_learner, read_checkpoint, weights_path
 
 from ..oracles import tabpfn as ground_truth
+from ..test_docs import ROOT, same_text
 from ..weights import REQUIRED, fetched
 
 pytestmark = pytest.mark.slow
@@ -69,6 +74,16 @@ def test_linearise_learner_fails_at_layer_0(model, task):
     X, y, _, _ = task
     found = linearise_learner(model.read(X, y), layers=[0])
     assert found.residual.min() > 0.1
+
+
+def test_code_of_the_document_prints_what_it_shows(model):
+    """The ```py blocks of docs/in_context_learner.md, which need the weights."""
+    page = (ROOT / "docs" / "in_context_learner.md").read_text()
+    blocks = re.findall(r"```(py|text)\n(.*?)```", page, flags=re.DOTALL)
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed):
+        exec("".join(body for kind, body in blocks if kind == "py"), {})
+    assert same_text(printed.getvalue(), "".join(body for kind, body in blocks if kind == "text"))
 
 
 def test_fetched_weights_are_skipped_or_required(monkeypatch, tmp_path):

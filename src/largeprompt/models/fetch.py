@@ -165,9 +165,13 @@ def fetch_weights(name: str, *, archive: str | Path | None = None) -> Path:
         _extract(weights, source, new)
         if altered := _altered(weights, new):
             raise _altered_error(weights, f"{altered} in {source.name} with another one")
-        if folder.exists():
-            os.replace(folder, Path(temporary) / "old")
-        os.replace(new, folder)
+        try:
+            if folder.exists():
+                os.replace(folder, Path(temporary) / "old")
+            os.replace(new, folder)
+        except OSError:
+            if _altered(weights, folder):  # otherwise another process stored the same files
+                raise
     return weights.path
 
 
