@@ -192,9 +192,15 @@ def test_linearised_agreement_compares_the_learners_of_each_split(model):
     [
         ({"context": 50, "test": 11}, r"at least context \+ test"),
         ({"context": 0, "test": 11}, "context must be a positive integer"),
+        ({"y": Y / 2}, "labels 0, 1, "),
+        ({"y": Y[1:]}, "one label for each of the 60 rows"),
+        ({"probabilities": np.ones((60, 2))}, r"shape \(60, 3\).*received shape \(60, 2\)"),
+        ({"probabilities": np.ones((60, 3))}, "rows that sum to 1; received other rows"),
         ({"context": 2, "test": 40}, "every class must occur"),
     ],
 )
 def test_linearised_agreement_names_the_mistake(model, options, rule):
     with pytest.raises(ValueError, match=rule):
-        linearised_agreement(model, X, Y, KEY, **options)
+        linearised_agreement(
+            model, **{"X": X, "y": Y, "key": KEY, "context": 30, "test": 20} | options
+        )

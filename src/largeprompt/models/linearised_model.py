@@ -20,7 +20,7 @@ from jaxtyping import Array, Float
 
 from .. import _checks, _provenance
 from .._typing import ArrayInput
-from .tabpfn import AbstractContext, InContextLearner, TabPFN
+from .tabpfn import AbstractContext, InContextLearner, TabPFN, checked_labels, checked_rows
 
 # of the largest squared singular value of the queries; generalised cross-validation chooses
 _RIDGES = 10.0 ** np.arange(-9, 1)
@@ -189,21 +189,21 @@ def linearised_agreement(
     the affine maps. With `probabilities` (n, classes), those of the true classes, it also has
     `bayes_accuracy` and `bayes_cross_entropy` over splits.
     """
-    X, y = _checks.known("X", X), _checks.known("y", y)
+    X = checked_rows("X", X, None)
+    y = checked_labels(y, len(X), model.most_classes)
     context, test, splits = (
         _checks.count(name, value)
         for name, value in (("context", context), ("test", test), ("splits", splits))
     )
-    if context + test > len(X) or len(y) != len(X):
+    if context + test > len(X):
         raise ValueError(
             _checks.message(
-                "X and y must have as many rows as each other, at least context + test",
-                f"{len(X)} rows, {len(y)} labels, context {context} and test {test}",
+                "X must have at least context + test rows",
+                f"{len(X)} rows, context {context} and test {test}",
                 "pass more rows, or a smaller context or test",
             )
         )
-    y = y.astype(np.int64)
-    bayes = None if probabilities is None else _checks.known("probabilities", probabilities)
+    bayes = None if probabilities is None else _probabilities(probabilities, y)
     found: list[xr.Dataset] = []
     for split in jax.random.split(_checks.key(key), splits):
         order = np.asarray(jax.random.permutation(split, len(X)))[: context + test]
@@ -225,6 +225,22 @@ def linearised_agreement(
     settings: dict[str, Any] = {"context": context, "test": test, "sequential": sequential}
     data.attrs = _provenance.versions(key) | {"dtype": "float32", "settings": json.dumps(settings)}
     return data
+
+
+def _probabilities(value: ArrayInput, y: np.ndarray) -> np.ndarray:
+    """Probabilities of the classes of every row."""
+    found = _checks.known("probabilities", value)
+    wanted = (len(y), int(y.max()) + 1)
+    good = found.shape == wanted and np.all(found >= 0)
+    if not good or not np.allclose(found.sum(axis=1), 1, atol=1e-6):
+        raise ValueError(
+            _checks.message(
+                f"probabilities must have shape {wanted} and rows that sum to 1",
+                f"shape {found.shape}" if found.shape != wanted else "other rows",
+                "pass one column for each class",
+            )
+        )
+    return found
 
 
 def _compare(

@@ -218,7 +218,7 @@ class InContextLearner(eqx.Module):
 
     def embedded(self, X: ArrayInput) -> Float[Array, "n w"]:
         """Tokens of rows without labels, before the first layer."""
-        rows = _rows("X", X, len(self.rule.kept))
+        rows = checked_rows("X", X, len(self.rule.kept))
         return _embedded(self.model.encoder, jax.device_put(self.rule(rows)))
 
     def attended(
@@ -301,7 +301,7 @@ class TabPFN(eqx.Module):
         self, X: ArrayInput, y: ArrayInput
     ) -> tuple[InContextLearner, list[Float[Array, "n w"]]]:
         """The learner, and the labelled tokens before each layer."""
-        X = _rows("X", X, None)
+        X = checked_rows("X", X, None)
         if X.shape[1] > self.features:
             raise ValueError(
                 _checks.message(
@@ -310,7 +310,7 @@ class TabPFN(eqx.Module):
                     "choose columns, or project them by principal components",
                 )
             )
-        y = _labels(y, len(X), self.most_classes)
+        y = checked_labels(y, len(X), self.most_classes)
         rule = InputRule.of(X, self.features)
         if not rule.kept.any():
             raise ValueError(
@@ -330,7 +330,7 @@ class TabPFN(eqx.Module):
         return InContextLearner(self, rule, tuple(contexts), X, int(y.max()) + 1), before
 
 
-def _rows(name: str, value: ArrayInput, features: int | None) -> np.ndarray:
+def checked_rows(name: str, value: ArrayInput, features: int | None) -> np.ndarray:
     """Rows of features in double precision."""
     rows = _checks.known(name, value)
     if rows.ndim != 2 or not rows.size or features not in (None, rows.shape[1]):
@@ -349,7 +349,7 @@ def _rows(name: str, value: ArrayInput, features: int | None) -> np.ndarray:
     )
 
 
-def _labels(value: ArrayInput, n: int, most: int) -> np.ndarray:
+def checked_labels(value: ArrayInput, n: int, most: int) -> np.ndarray:
     """Labels as whole numbers."""
     labels = _checks.known("y", value)
     if labels.shape != (n,):
