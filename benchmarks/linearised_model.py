@@ -4,8 +4,8 @@ Needs the weights (`largeprompt models fetch tabpfn`) and scikit-learn. Three sy
 known Bayes rule; four are data sets of scikit-learn. Every number is a mean over splits, with half
 the width of its 95 % interval (Student's t over splits; splits of a data set share rows, and their
 interval does not cover other data). Differences are taken within splits. With `--apart` each layer
-is fitted to the tokens of the original model. The name `times` gives seconds for one row against
-the length of the context.
+is fitted to the tokens of the original model. The name `times` gives CPU seconds for one row
+against the length of the context.
 """
 
 import sys
@@ -124,7 +124,7 @@ def row(name: str, data: xr.Dataset) -> str:
 
 
 def times(model: lp.models.TabPFN, lengths: tuple[int, ...] = (250, 500, 1000, 2000)) -> str:
-    """Seconds to read a context, to fit the maps, and to predict a row, against its length."""
+    """CPU seconds to read a context, to fit the maps, to predict a row, against its length."""
     task, lines = TASKS["logistic"](), []
     X_test = task.X[-_TEST:]
     for n in lengths:
@@ -145,9 +145,10 @@ def times(model: lp.models.TabPFN, lengths: tuple[int, ...] = (250, 500, 1000, 2
 
 
 def _timed(call: Callable) -> tuple:
-    start = time.perf_counter()
+    """What a call returns, and its CPU seconds, which busy neighbours change little."""
+    start = time.process_time()
     found = call()
-    return found, time.perf_counter() - start
+    return found, time.process_time() - start
 
 
 if __name__ == "__main__":
