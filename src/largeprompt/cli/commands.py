@@ -8,6 +8,7 @@ from .. import __version__
 from ._output import ErrorLineGroup
 from .error_commands import curve, length, regime
 from .explore_commands import explore
+from .model_commands import models
 from .reproduce_commands import report, reproduce, studies
 from .training_commands import flow, risk, train
 
@@ -37,3 +38,4 @@ def largeprompt(
 
 for command in (reproduce, studies, report, curve, regime, length, risk, flow, train, explore):
     app.command()(command)
+app.add_typer(models, name="models")
