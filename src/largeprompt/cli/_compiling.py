@@ -5,6 +5,7 @@ have the same.
 """
 
 import os
+import sys
 from pathlib import Path
 
 from .._compiler_options import quick_to_compile
@@ -21,6 +22,20 @@ def keep_compiled_programs() -> None:
     if os.access(folder, os.W_OK):
         os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(folder))
         os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
+
+
+def hint_at_first_run() -> None:
+    """Say on a terminal, as long as the cache is empty, what the first run does and keeps."""
+    folder = os.environ.get("JAX_COMPILATION_CACHE_DIR")
+    if folder is None or not sys.stderr.isatty():
+        return
+    path = Path(folder)
+    if not path.is_dir() or not any(path.iterdir()):
+        print(
+            f"first run: compiling takes seconds (a minute for `reproduce`); programs are kept in "
+            f"{folder}, so that later runs start at once",
+            file=sys.stderr,
+        )
 
 
 def compile_quickly() -> None:

@@ -1,6 +1,5 @@
-"""Output that all commands share: tables, files, and errors on one line."""
+"""Output that all commands share: files, and errors on one line."""
 
-from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -9,6 +8,7 @@ from typer.core import TyperGroup
 
 from .._extras import MissingExtra, require
 from .._files import FIGURES, atomic_write, check_target
+from ._compiling import hint_at_first_run
 from ._signals import exit_status
 
 if TYPE_CHECKING:
@@ -33,25 +33,11 @@ class ErrorLineGroup(TyperGroup):
 
 
 def use_float64() -> None:
-    """Turn on 64-bit mode for the whole process."""
+    """Turn on 64-bit mode for the whole process; say at the first run that it compiles."""
+    hint_at_first_run()
     import jax
 
     jax.config.update("jax_enable_x64", True)
-
-
-def print_table(
-    columns: Sequence[str], rows: Iterable[Sequence[str]], title: str | None = None
-) -> None:
-    """Print numbers in right-aligned columns."""
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table(title=title)
-    for column in columns:
-        table.add_column(column, justify="right")
-    for row in rows:
-        table.add_row(*row)
-    Console().print(table)
 
 
 def check_targets(out: Path | None, figure: Path | None) -> None:

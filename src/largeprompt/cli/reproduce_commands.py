@@ -10,6 +10,7 @@ import typer
 
 from .._extras import require
 from .._progress import progress_bar
+from ._answer import Answer, AsCsv, AsJson, check_form
 from ._compiling import compile_quickly, one_thread_for_matrices
 from ._output import use_float64
 
@@ -48,6 +49,8 @@ def reproduce(
 
     Exit status 1 if a statement does not hold, or a study has no result. Ctrl-C and SIGTERM end
     it with status 130 and 143, and --resume continues.
+
+    Example: largeprompt reproduce --study lemma-2.1 --out out/lemma
     """
     one_thread_for_matrices()
     _require_report()
@@ -147,17 +150,19 @@ def _finish(out: Path) -> bool:
     return good
 
 
-def studies() -> None:
-    """List the studies: their names, the place in the paper, and what they test."""
-    from rich.console import Console
-    from rich.table import Table
+def studies(as_json: AsJson = False, as_csv: AsCsv = False) -> None:
+    """List the studies: their names, the place in the paper, and what they test.
 
+    Example: largeprompt studies
+    """
+    check_form(as_json, as_csv)
     from ..reproduce.studies import STUDIES
 
-    table = Table("study", "source", "title")
-    for study in STUDIES.values():
-        table.add_row(study.name, study.source, study.title)
-    Console().print(table)
+    answer = Answer()
+    for name in ("name", "source", "title"):
+        heading = "study" if name == "name" else name
+        answer.column(heading, heading, [getattr(study, name) for study in STUDIES.values()])
+    answer.print(as_json=as_json, as_csv=as_csv)
 
 
 def report(
@@ -167,6 +172,8 @@ def report(
 
     Nothing is computed again except the verdicts. Exit status 1 if a statement does not hold, or
     a result is missing or damaged.
+
+    Example: largeprompt report out/reproduce
     """
     _require_report()
     raise typer.Exit(code=0 if _finish(folder) else 1)

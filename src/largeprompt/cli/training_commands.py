@@ -10,8 +10,9 @@ import typer
 from .._extras import require
 from .._files import atomic_write
 from .._progress import progress_bar
+from ._answer import Answer, AsCsv, AsJson, check_form
 from ._options import Covariance, Dim, Figure, Out, covariance_matrix
-from ._output import check_targets, print_table, use_float64, write_figure, write_netcdf
+from ._output import check_targets, use_float64, write_figure, write_netcdf
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -54,8 +55,14 @@ def risk(
     seed: Annotated[int, typer.Option(help="Seed of the average for ridge regression.")] = 0,
     out: Out = None,
     figure: Figure = None,
+    as_json: AsJson = False,
+    as_csv: AsCsv = False,
 ) -> None:
-    """Risk of linear regression in context: best softmax head, best linear head and ridge."""
+    """Risk of linear regression in context: best softmax head, best linear head and ridge.
+
+    Example: largeprompt risk --dim 5 --noise 0.1 --lengths 10,100
+    """
+    check_form(as_json, as_csv)
     check_targets(out, figure)
     wanted = _lengths(lengths)
     use_float64()
@@ -67,13 +74,18 @@ def risk(
     task = _task(dim, covariance, noise, task_scale)
     with progress_bar("minimising"):
         data = risk_curves(task, wanted, MonteCarlo(jax.random.key(seed)))
-    columns = [data[n].values for n in ("length", "softmax", "linear", "ridge", "ridge_error")]
-    rows = [
-        [f"{L:g}", f"{s:.6f}", f"{li:.6f}", f"{r:.6f} ± {e:.1e}"]
-        for L, s, li, r, e in zip(*columns, strict=True)
-    ]
-    print_table(["L", "softmax", "linear", "ridge (Bayes)"], rows, "risk of the best head")
-    typer.echo(f"noise floor {data.attrs['bayes_risk']:g}; heads are exact, ridge is sampled")
+    answer = Answer("risk of the best head")
+    answer.column("L", "length", data["length"].values, "{:g}".format)
+    for name, heading in (
+        ("softmax", "softmax"),
+        ("linear", "linear"),
+        ("ridge", "ridge (Bayes)"),
+    ):
+        answer.column(heading, name, data[name].values, "{:.6f}".format)
+    answer.column("error of it", "ridge_error", data["ridge_error"].values, "{:.1e}".format)
+    floor = data.attrs["bayes_risk"]
+    answer.note(f"noise floor {floor:g}; heads are exact, ridge is sampled", noise_floor=floor)
+    answer.print(as_json=as_json, as_csv=as_csv)
     if out is not None:
         write_netcdf(data, out)
     if figure is not None:
@@ -102,11 +114,16 @@ def flow(
     ] = None,
     out: Out = None,
     figure: Figure = None,
+    as_json: AsJson = False,
+    as_csv: AsCsv = False,
 ) -> None:
     """Gradient flow of the exact risk from the balanced initialisation.
 
     Exit status 1 if a flow did not become stationary.
+
+    Example: largeprompt flow --dim 1 --covariance identity --lengths 100,inf
     """
+    check_form(as_json, as_csv)
     check_targets(out, figure)
     wanted = _lengths(lengths)
     use_float64()
@@ -115,12 +132,15 @@ def flow(
     task = _task(dim, covariance, noise, task_scale)
     largest = admissible_alpha(task)
     start = balanced_init(task, largest / 2 if alpha is None else alpha)
-    typer.echo(
-        f"balanced initialisation: alpha = {float(start.b):.4g}, admissible below {largest:.4g}"
-    )
     with progress_bar("integrating the flows"):
         data = flow_curves(task, start, wanted, attention, until=until)
-    _print_flows(data)
+    answer = _flow_answer(data)
+    answer.note(
+        f"balanced initialisation: alpha = {float(start.b):.4g}, admissible below {largest:.4g}",
+        alpha=float(start.b),
+        admissible_alpha=largest,
+    )
+    answer.print(as_json=as_json, as_csv=as_csv)
     if out is not None:
         write_netcdf(data, out)
     if figure is not None:
@@ -131,21 +151,24 @@ def flow(
     raise typer.Exit(code=0 if arrived else 1)
 
 
-def _print_flows(data: "xr.Dataset") -> None:
-    names = ("length", "phase", "valley_entered", "stopped", "final_risk", "gradient_norm")
-    rows = []
-    for (L, phase, entered, stopped, risk, norm), b in zip(
-        zip(*(data[n].values for n in names), strict=True), data["b"].values[:, -1], strict=True
-    ):
+def _flow_answer(data: "xr.Dataset") -> Answer:
+    answer = Answer(f"gradient flow, {data.attrs['attention']} attention")
+    answer.column("L", "length", data["length"].values, "{:g}".format)
+    answer.column("stopped in phase", "phase", map(str, data["phase"].values))
+    answer.column(
+        "valley entered",
+        "valley_entered",
+        data["valley_entered"].values,
         # an infinite prompt ends where it meets the valley: nothing drifts
-        when = f"{entered:.4g}" if entered >= 0 else "no drift" if math.isinf(L) else "never"
-        rows.append(
-            [f"{L:g}", str(phase), when, f"{stopped:.4g}", f"{risk:.6g}", f"{norm:.1e}", f"{b:.4f}"]
-        )
-    heads = ["L", "stopped in phase", "valley entered", "time", "risk", "|gradient|", "b"]
-    print_table(heads, rows, f"gradient flow, {data.attrs['attention']} attention")
+        lambda time: "never" if math.isinf(time) else f"{time:.4g}",
+    )
+    answer.column("time", "time", data["stopped"].values, "{:.4g}".format)
+    answer.column("risk", "risk", data["final_risk"].values, "{:.6g}".format)
+    answer.column("|gradient|", "gradient_norm", data["gradient_norm"].values, "{:.1e}".format)
+    answer.column("b", "b", data["b"].values[:, -1], "{:.4f}".format)
     for status in json.loads(data.attrs["status"]):
-        typer.echo(status)
+        answer.note(status)
+    return answer
 
 
 def train(
@@ -172,11 +195,16 @@ def train(
         Path | None,
         typer.Option("--resume", help="Continue the run in this folder, with its options."),
     ] = None,
+    as_json: AsJson = False,
+    as_csv: AsCsv = False,
 ) -> None:
     """Train softmax and linear attention as in the paper's experiment.
 
     A run that was stopped continues with --resume and gives the same result.
+
+    Example: largeprompt train --steps 200 --lengths 10,100
     """
+    check_form(as_json, as_csv)
     options = {
         "variant": variant,
         "steps": steps,
@@ -214,7 +242,7 @@ def train(
         if folder is not None:
             typer.echo(f"stopped; continue with: largeprompt train --resume {folder}", err=True)
         raise
-    _print_experiment(data)
+    _experiment_answer(data).print(as_json=as_json, as_csv=as_csv)
     if folder is not None:
         from ..reproduce.report import plot_experiment
 
@@ -256,26 +284,24 @@ def _saved_options(folder: Path) -> dict:
         ) from error
 
 
-def _print_experiment(data: "xr.Dataset") -> None:
-    final = (
-        data["final_risk"].mean("seed") if "seed" in data["final_risk"].dims else data["final_risk"]
-    )
-    rows = []
-    for L in data["length"].values:
-        trained = [float(final.sel(length=L, attention=a)) for a in ("softmax", "linear")]
-        best = [
-            float(data["minimiser_risk"].sel(length=L, attention=a)) for a in ("softmax", "linear")
-        ]
-        ridge = float(data["bayes_risk"].sel(length=L))
-        values = (trained[0], best[0], trained[1], best[1], ridge)
-        rows.append([f"{L:g}", *(f"{value:.4f}" for value in values)])
-    heads = ["L", "softmax, trained", "best", "linear, trained", "best", "ridge (Bayes)"]
+def _experiment_answer(data: "xr.Dataset") -> Answer:
+    final = data["final_risk"]
+    if "seed" in final.dims:
+        final = final.mean("seed")
+    answer = Answer(f"final test risk, variant {data.attrs['variant']}")
+    answer.column("L", "length", data["length"].values, "{:g}".format)
+    for kind in ("softmax", "linear"):
+        best = data["minimiser_risk"].sel(attention=kind).values
+        trained = final.sel(attention=kind).values
+        answer.column(f"{kind}, trained", f"{kind}_trained", trained, "{:.4f}".format)
+        answer.column(f"best {kind}", f"{kind}_best", best, "{:.4f}".format)
+    answer.column("ridge (Bayes)", "ridge", data["bayes_risk"].values, "{:.4f}".format)
     if "seed" in data["route_ratio"].dims:
         from ..dynamics.experiment import BLOCK_CLASS
 
-        arrived, runs = (data["route_ratio"] < BLOCK_CLASS).sum("seed"), data.sizes["seed"]
-        for a in ("softmax", "linear"):
-            heads.append(f"{a}, in block form")
-            for row, count in zip(rows, arrived.sel(attention=a).values, strict=True):
-                row.append(f"{count} of {runs}")
-    print_table(heads, rows, f"final test risk, variant {data.attrs['variant']}")
+        arrived = (data["route_ratio"] < BLOCK_CLASS).sum("seed")
+        for kind in ("softmax", "linear"):
+            counts = arrived.sel(attention=kind).values
+            answer.column(f"{kind}, in block form", f"{kind}_in_block_form", counts)
+        answer.note(f"each of {data.sizes['seed']} seeds counts once", seeds=data.sizes["seed"])
+    return answer

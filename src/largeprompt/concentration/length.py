@@ -56,12 +56,13 @@ def prompt_length_for(
     >>> import largeprompt as lp
     >>> head, mu = lp.Head(U=jnp.eye(2), V=jnp.eye(2)), lp.Gaussian(jnp.zeros(2), jnp.eye(2))
     >>> print(lp.prompt_length_for(head, mu, jnp.ones(2), 0.01, relative=True).sentence)
-    1312 tokens bring the squared error down to 0.02.
+    1312 tokens bring the squared error down to 0.02, which is 0.01 of E|T|^2.
     """
     quantity = as_quantity(OutputError() if quantity is None else quantity)
     method = as_method(method)
     nu = z if isinstance(z, AbstractMeasure) else Dirac(z)
     check_dimensions(head, mu, nu)
+    share = ""
     target = _checks.number("tolerance", tolerance, "pass for example 0.01", above=0.0)
     if isinstance(method, MonteCarlo):
         raise ValueError(
@@ -80,8 +81,9 @@ def prompt_length_for(
                     "pass an absolute tolerance",
                 )
             )
+        share = f", which is {target:.3g} of E|T|^2"
         target *= _size_of_limit(head, mu, nu, method)
-    return _search(method.along_length(quantity, head, mu, nu, LONGEST), target)
+    return _search(method.along_length(quantity, head, mu, nu, LONGEST), target, share)
 
 
 def _size_of_limit(
@@ -101,8 +103,11 @@ def _size_of_limit(
     return size
 
 
-def _search(error: AlongLength, target: float) -> PromptLength:
-    """The length from which on the error, plus two of its own errors, is at most the target."""
+def _search(error: AlongLength, target: float, share: str) -> PromptLength:
+    """The length from which on the error, plus two of its own errors, is at most the target.
+
+    `share` says in the sentence what fraction a relative target is.
+    """
 
     def too_large(lengths: np.ndarray) -> np.ndarray:
         found = error(lengths)
@@ -113,11 +118,11 @@ def _search(error: AlongLength, target: float) -> PromptLength:
         left = float(error(np.array([LONGEST])).value[0])
         sentence = (
             f"No prompt of up to {LONGEST:g} tokens is long enough: the squared error is still "
-            f"{left:.3g} there, above {target:.3g}."
+            f"{left:.3g} there, above {target:.3g}{share}."
         )
         return PromptLength(math.inf, left, target, sentence)
     reached = float(error(np.array([length])).value[0])
     shown = f"{length:.0f}" if length < 1e7 else f"{length:.4g}"
     plural = "token brings" if length == 1 else "tokens bring"
-    sentence = f"{shown} {plural} the squared error down to {target:.3g}."
+    sentence = f"{shown} {plural} the squared error down to {target:.3g}{share}."
     return PromptLength(length, reached, target, sentence)

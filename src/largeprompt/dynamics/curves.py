@@ -34,7 +34,7 @@ def flow_curves(
 
     **Returns:** over (length, time) `risk`, `b`, `imbalance` = |A|_F^2 - b^2 and `limit_gap` =
     |b Sig A - I|_F; over length the `phase` the flow stopped in, when it stopped, when it entered
-    the valley (-1: never), the final risk and its gradient norm.
+    the valley (infinity: never), the final risk and its gradient norm.
 
     >>> import jax.numpy as jnp
     >>> import largeprompt as lp
@@ -63,10 +63,7 @@ def flow_curves(
             "limit_gap": (both, np.linalg.norm(product - np.eye(d), axis=(-2, -1))),
             "phase": (one, [run.phase for run in runs]),
             "stopped": (one, [float(run.times[-1]) for run in runs]),
-            "valley_entered": (
-                one,
-                [run.valley_entered if np.isfinite(run.valley_entered) else -1.0 for run in runs],
-            ),
+            "valley_entered": (one, [run.valley_entered for run in runs]),
             "final_risk": (one, [float(run.risk[-1]) for run in runs]),
             "gradient_norm": (one, [float(run.gradient_norm[-1]) for run in runs]),
         },

@@ -46,7 +46,7 @@ def readout_panel(data: xr.Dataset) -> Panel:
 def _valley_entrance(times: np.ndarray, flow: xr.Dataset, y: np.ndarray, i: int) -> list[Series]:
     """A dot where a flow enters the valley, if it does."""
     entered = flow["valley_entered"].values
-    if not entered > 0:
+    if not np.isfinite(entered):
         return []
     at = [np.searchsorted(times, entered)]
     return [Series("", times[at], y[at], i, "points", in_legend=False)]

@@ -10,7 +10,7 @@ from jaxtyping import Array, Key
 from ...dynamics import admissible_alpha, flow_curves, gradient_flow, prompt_length_for_risk
 from ...icl import BlockParams, LinearRegression
 from .mutants import Mutant, plus, power_of, times
-from .study import Check, Config, Study, at_least, at_most
+from .study import INFINITE, Check, Config, Study, at_least, at_most
 from .theorem_4_3 import sharp_constant
 
 _TIMES = np.geomspace(0.1, 1e3, 60)
@@ -135,6 +135,7 @@ def measure(config: Config, key: Key[Array, ""]) -> xr.Dataset:
         first_risk=float(np.trace(first @ cov @ first.T)) / 2,
         b_limit=float(np.trace(np.linalg.inv(cov @ cov)) ** 0.25),
     )
+    data["valley_entered"].attrs[INFINITE] = "where a flow never enters the valley"
     data["length"].attrs["note"] = "-1 stands for the infinite prompt"
     return data
 

@@ -1,0 +1,94 @@
+"""Answers of commands for people and for programs, examples in `--help`, the hint at first run."""
+
+import csv
+import io
+import json
+import shlex
+
+import pytest
+from typer.testing import CliRunner
+
+from largeprompt.cli import _compiling
+from largeprompt.cli._answer import Answer
+from largeprompt.cli.commands import app
+
+CURVE = ("curve", "--dim", "1", "--from", "10", "--to", "100", "--points", "2")
+COMMANDS = {
+    "curve": (CURVE, {"length", "squared_error", "error", "local_slope"}),
+    "regime": (("regime", "3", "1000"), {"sigma", "length", "regime", "x"}),
+    "length": (("length", "0.5", "--dim", "1"), {"length", "squared_error", "tolerance"}),
+    "risk": (
+        ("risk", "-d", "1", "-L", "10,inf", "--noise", "0"),
+        {"length", "softmax", "linear", "ridge", "ridge_error"},
+    ),
+    "flow": (
+        ("flow", "-d", "1", "--covariance", "identity", "-L", "inf", "--alpha", "0.5"),
+        {"length", "phase", "valley_entered", "time", "risk", "gradient_norm", "b"},
+    ),
+}
+
+
+def _run(*arguments):
+    result = CliRunner().invoke(app, list(arguments))
+    assert result.exit_code == 0, result.output
+    return result
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_commands_print_the_same_numbers_in_every_form(name):
+    arguments, names = COMMANDS[name]
+    rows = list(csv.DictReader(io.StringIO(_run(*arguments, "--csv").stdout)))
+    found = json.loads(_run(*arguments, "--json").stdout)
+    assert set(rows[0]) == names
+    stored = found["rows"] or [found["facts"]]
+    assert [{key: str(row[key]) for key in names} for row in stored] == rows
+    plain = _run(*arguments).stdout
+    assert not set(plain) & set("│┃━─╭")
+    assert all(note in plain for note in found["notes"])
+
+
+def test_commands_reject_two_forms_at_once():
+    result = CliRunner().invoke(app, ["regime", "3", "1000", "--json", "--csv"])
+    assert result.exit_code == 2
+    assert "--json and --csv exclude each other" in result.stderr
+
+
+def test_answer_in_json_has_no_number_that_json_lacks(capsys):
+    answer = Answer()
+    answer.column("L", "L", [1.0, float("inf"), float("nan")])
+    answer.print(as_json=True)
+    rows = json.loads(capsys.readouterr().out)["rows"]
+    assert [row["L"] for row in rows] == [1.0, "inf", None]
+
+
+def test_answer_has_lines_around_it_on_a_terminal(monkeypatch, capsys):
+    answer = Answer("a title")
+    answer.column("word", "word", ["[bold]"])
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    answer.print()
+    shown = capsys.readouterr().out
+    assert "[bold]" in shown
+    assert "│" in shown
+
+
+@pytest.mark.parametrize("command", app.registered_commands, ids=lambda c: c.callback.__name__)
+def test_help_shows_an_example_that_parses(command):
+    name = command.callback.__name__
+    shown = " ".join(CliRunner().invoke(app, [name, "--help"]).stdout.split())
+    assert f"Example: largeprompt {name}" in shown
+    lines = [line.strip() for line in command.callback.__doc__.splitlines()]
+    example = next(line for line in lines if line.startswith("Example: "))
+    asked = CliRunner().invoke(app, [*shlex.split(example)[2:], "--help"])
+    assert asked.exit_code == 0, asked.output
+
+
+def test_hint_at_first_run_names_the_cache_while_it_is_empty(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", str(tmp_path))
+    _compiling.hint_at_first_run()
+    assert capsys.readouterr().err == ""  # not on a terminal
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
+    _compiling.hint_at_first_run()
+    assert str(tmp_path) in capsys.readouterr().err
+    (tmp_path / "program").touch()
+    _compiling.hint_at_first_run()
+    assert capsys.readouterr().err == ""
