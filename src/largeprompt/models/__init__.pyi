@@ -1,5 +1,6 @@
 from .hugging_face import record as record
 from .pretrained import load_pretrained as load_pretrained
+from .probe import probe as probe
 from .recording import RecordedHead as RecordedHead
 from .recording import RecordedLayer as RecordedLayer
 from .recording import Recording as Recording

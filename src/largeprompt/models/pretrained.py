@@ -1,7 +1,8 @@
 """Models and tokenizers of the transformers library from files on this machine."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stderr
+from io import StringIO
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -71,12 +72,13 @@ def _from_gguf(transformers: Any, path: Path) -> Any:
 
 @contextmanager
 def _without_bars(transformers: Any) -> Iterator[None]:
-    """No progress bars of transformers."""
+    """No progress bars of transformers; some ignore its switch, and go to standard error."""
     logging = transformers.utils.logging
     shown = logging.is_progress_bar_enabled()
     logging.disable_progress_bar()
     try:
-        yield
+        with redirect_stderr(StringIO()):
+            yield
     finally:
         if shown:
             logging.enable_progress_bar()
