@@ -75,13 +75,13 @@ def _widened(tree: Any) -> Any:
     """Cast every floating-point array of the tree to float64; keep other leaves."""
 
     def widen(leaf: Any) -> Any:
+        if isinstance(leaf, np.ndarray):
+            return leaf.astype(np.float64) if leaf.dtype.kind == "f" else leaf
         if eqx.is_inexact_array(leaf) and leaf.dtype != np.float64 and not jnp.iscomplexobj(leaf):
             if is_traced(leaf) or len(leaf.devices()) > 1:
                 return leaf.astype(jnp.float64)
             # by NumPy, which has nothing to compile
             return jax.device_put(np.asarray(leaf, np.float64), leaf.sharding)
-        if isinstance(leaf, np.ndarray) and leaf.dtype.kind == "f":
-            return leaf.astype(np.float64)
         return leaf
 
     return jax.tree.map(widen, tree)
