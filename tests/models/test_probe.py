@@ -8,8 +8,8 @@ import xarray as xr
 
 import largeprompt as lp
 from largeprompt.models import RecordedLayer, Recording
-from largeprompt.models.probe import QUANTITIES
 from largeprompt.models.probe_page import write_page
+from largeprompt.models.probing import QUANTITIES
 
 
 def _layer(seed, heads=2, groups=1, queries=40, tokens=120, dim=4, scale=0.5, positions=None):

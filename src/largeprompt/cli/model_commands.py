@@ -5,7 +5,8 @@ from typing import Annotated
 
 import typer
 
-from ._output import ErrorLineGroup, print_table
+from ._answer import Answer, AsCsv, AsJson, check_form
+from ._output import ErrorLineGroup
 
 models = typer.Typer(
     no_args_is_help=True,
@@ -15,20 +16,28 @@ models = typer.Typer(
 
 
 @models.command("list")
-def list_weights() -> None:
-    """List the weights that can be fetched, and where those fetched are."""
+def list_weights(as_json: AsJson = False, as_csv: AsCsv = False) -> None:
+    """List the weights that can be fetched, and which have been.
+
+    Example: largeprompt models list
+    """
+    check_form(as_json, as_csv)
     from ..models.fetch import WEIGHTS, weights_folder, weights_path
 
-    rows = []
-    for name, weights in WEIGHTS.items():
+    def fetched(name: str) -> str:
         try:
             weights_path(name)
-            fetched = "yes"
+            return "yes"
         except FileNotFoundError:
-            fetched = "no"
-        rows.append((name, weights.about, weights.package, weights.licence, fetched))
-    print_table(("name", "model", "package", "licence", "fetched"), rows)
-    typer.echo(f"folder: {weights_folder()}")
+            return "no"
+
+    answer = Answer()
+    answer.column("name", "name", WEIGHTS)
+    for heading, field in (("model", "about"), ("package", "package"), ("licence", "licence")):
+        answer.column(heading, heading, [getattr(each, field) for each in WEIGHTS.values()])
+    answer.column("fetched", "fetched", map(fetched, WEIGHTS))
+    answer.note(f"folder: {weights_folder()}", folder=str(weights_folder()))
+    answer.print(as_json=as_json, as_csv=as_csv)
 
 
 @models.command()
@@ -43,6 +52,8 @@ def fetch(
 
     The folder is $LARGEPROMPT_MODELS, or one in the user's cache. Exit status 2 if weights cannot
     be fetched or are not the expected ones.
+
+    Example: largeprompt models fetch minilm
     """
     from ..models.fetch import fetch_weights, find_weights, weights_folder
 

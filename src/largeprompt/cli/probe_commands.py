@@ -1,12 +1,13 @@
 """`largeprompt probe`: what the heads of a real transformer do on a text or a table."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from .._message import message
-from ._output import print_table, write_netcdf
+from ._answer import Answer, AsCsv, AsJson, check_form
+from ._output import write_netcdf
 
 if TYPE_CHECKING:
     import numpy as np
@@ -46,12 +47,17 @@ def probe(
     ] = 0.01,
     sinks: Annotated[int, typer.Option("--sinks", min=1, help="First tokens that are sinks.")] = 1,
     out: Annotated[Path, typer.Option("--out", help="Folder of the results.")] = Path("out/probe"),
+    as_json: AsJson = False,
+    as_csv: AsCsv = False,
 ) -> None:
     """Probe every attention head of a real transformer: is it linear yet?
 
     Prints medians over heads, and writes probe.nc with all numbers and probe.html with heat maps
     and pictures of each head.
+
+    Example: largeprompt probe smollm2 --text README.md --length 512
     """
+    check_form(as_json, as_csv)
     if bool(text) == (table is not None):
         raise ValueError(
             message("probe needs --text or --table", "both" if text else "neither", "pass one")
@@ -65,9 +71,11 @@ def probe(
 
     out.mkdir(parents=True, exist_ok=True)
     data = probe_recording(recording, tolerance=tolerance, sinks=sinks)
-    _print(data)
+    answer = _summary(data)
     write_netcdf(data, out / "probe.nc")
-    typer.echo(f"page: {write_page(data, out / 'probe.html')}")
+    page = write_page(data, out / "probe.html")
+    answer.note(f"page: {page}", page=str(page))
+    answer.print(as_json=as_json, as_csv=as_csv)
 
 
 def _on_texts(model: str, files: list[Path], length: int, queries: int | None) -> "Recording":
@@ -90,8 +98,7 @@ def _on_table(model: str, table: Path) -> "Recording":
 
     X, y = _rows(table)
     known = len(X) - len(X) // _SHARE
-    learner: Any = models.TabPFN  # type: ignore[attr-defined]
-    return learner.load(_located(model)).record(X[:known], y[:known], X[known:])
+    return models.TabPFN.load(_located(model)).record(X[:known], y[:known], X[known:])
 
 
 def _located(model: str) -> Path:
@@ -100,7 +107,7 @@ def _located(model: str) -> Path:
         return Path(model)
     from .. import models
 
-    return models.weights_path(model)  # type: ignore[attr-defined]
+    return models.weights_path(model)
 
 
 def _rows(table: Path) -> tuple["np.ndarray", "np.ndarray"]:
@@ -136,32 +143,42 @@ def _rows(table: Path) -> tuple["np.ndarray", "np.ndarray"]:
     return features, np.unique(rows[:, -1], return_inverse=True)[1]
 
 
-def _print(data: "xr.Dataset") -> None:
+def _summary(data: "xr.Dataset") -> Answer:
     """Medians, means and percentiles over heads."""
     import numpy as np
 
-    from ..models.probe import QUANTITIES
+    from ..models.probing import QUANTITIES
 
-    rows = []
+    named: dict[str, tuple[str, np.ndarray]] = {}
     for name, quantity in QUANTITIES.items():
-        every = [(quantity.title, data[name])]
         if name == "compression_error":
-            every = [
-                (f"error of a measure of {size} tokens", data[name].sel(size=size))
-                for size in data["size"].values
-            ]
-        for title, values in every:
-            known = values.values[np.isfinite(values.values)]
-            if len(known):
-                numbers = (np.median(known), known.mean(), np.percentile(known, 90))
-                rows.append((title, *(f"{number:.3g}" for number in numbers)))
+            for size in data["size"].values:
+                title = f"error of a measure of {size} tokens"
+                named[f"{name}_{size}"] = (title, data[name].sel(size=size).values)
+        else:
+            named[name] = (quantity.title, data[name].values)
+    known = {name: values[np.isfinite(values)] for name, (_, values) in named.items()}
+    known = {name: values for name, values in known.items() if len(values)}
+    answer = Answer(str(data.attrs["model"]))
+    answer.column("over heads", "quantity", known, lambda name: named[name][0])
+    for heading, column, summary in (
+        ("median", "median", np.median),
+        ("mean", "mean", np.mean),
+        ("90th percentile", "percentile_90", lambda values: np.percentile(values, 90)),
+    ):
+        answer.column(heading, column, map(summary, known.values()), "{:.3g}".format)
     regimes, counts = np.unique(data["regime"].values, return_counts=True)
-    print_table(["over heads", "median", "mean", "90th percentile"], rows, data.attrs["model"])
-    phases = (f"{count} {name}" for name, count in zip(regimes, counts, strict=True) if name)
-    typer.echo(f"regimes: {', '.join(phases)}")
-    typer.echo(
-        f"attention recomputed from the recording differs from the model's own by at most "
-        f"{np.nanmax(data['recording_error'].values):.1e}"
-        if np.isfinite(data["recording_error"].values).any()
-        else "the recording has no outputs of the model to compare with"
-    )
+    phases = {str(name): int(count) for name, count in zip(regimes, counts, strict=True) if name}
+    words = ", ".join(f"{count} {name}" for name, count in phases.items())
+    answer.note(f"regimes: {words}", **phases)
+    differences = data["recording_error"].values
+    if np.isfinite(differences).any():
+        largest = float(np.nanmax(differences))
+        answer.note(
+            "attention recomputed from the recording differs from the model's own by at most "
+            f"{largest:.1e}",
+            recording_error=largest,
+        )
+    else:
+        answer.note("the recording has no outputs of the model to compare with")
+    return answer

@@ -6,7 +6,7 @@ from .linearised_model import LinearisedLearner as LinearisedLearner
 from .linearised_model import linearise_learner as linearise_learner
 from .linearised_model import linearised_agreement as linearised_agreement
 from .pretrained import load_pretrained as load_pretrained
-from .probe import probe as probe
+from .probing import probe as probe
 from .recording import RecordedHead as RecordedHead
 from .recording import RecordedLayer as RecordedLayer
 from .recording import Recording as Recording

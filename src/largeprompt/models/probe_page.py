@@ -10,7 +10,7 @@ import numpy as np
 import xarray as xr
 
 from .._files import atomic_write
-from .probe import QUANTITIES
+from .probing import QUANTITIES
 
 _TEMPLATE = Path(__file__).parent / "templates" / "probe.html"
 _MOST_CHARACTERS = 1_500_000  # of details; heads beyond have none
