@@ -409,8 +409,8 @@ def test_summary_separates_the_paper_from_this_project(calls, tmp_path):
     third = dataclasses.replace(studies.STUDIES["third"], of_paper=True)
     studies.STUDIES["third"] = third
     result = _run("reproduce", "--out", str(tmp_path))
-    names = re.findall(r"^│ (\w+|─)|^(├)", result.stdout, re.MULTILINE)
-    assert [a or b for a, b in names] == ["third", "├", "first", "second"]
+    rows = re.findall(r"^(paper|project) +(\w+)", result.stdout, re.MULTILINE)
+    assert rows == [("paper", "third"), ("project", "first"), ("project", "second")]
     text = (tmp_path / "index.html").read_text()
     order = ["Statements of the paper", "#third", "Statements of this project", "#first", "#second"]
     assert sorted(order, key=text.index) == order
@@ -573,3 +573,13 @@ def _study_versions(monkeypatch, changed):
 def test_study_version_changes_with_what_a_study_imports(monkeypatch, changed, affected):
     before, after = (_study_versions(monkeypatch, file) for file in ("", changed))
     assert {name for name in STUDIES if before[name] != after[name]} == affected
+
+
+def test_report_in_json_is_the_table_of_verdicts(calls, tmp_path):
+    assert _run("reproduce", "--out", str(tmp_path)).exit_code == 0
+    result = _run("report", str(tmp_path), "--json")
+    found = json.loads(result.stdout)
+    assert [row["study"] for row in found["rows"]] == ["first", "second", "third"]
+    assert {row["verdict"] for row in found["rows"]} == {"holds"}
+    assert (found["facts"]["checks"], found["facts"]["hold"]) == (6, 6)
+    assert found["facts"]["report"] == str(tmp_path / "index.html")

@@ -16,6 +16,8 @@ AsCsv = Annotated[
     bool, typer.Option("--csv", help="Print comma-separated values with all digits, for programs.")
 ]
 
+_NARROW = 25  # characters of a column that is not wrapped
+
 
 class Column(NamedTuple):
     """A column: its heading for people, its name for programs, its values and their format."""
@@ -24,6 +26,18 @@ class Column(NamedTuple):
     name: str
     values: Sequence[Any]
     shown: Callable[[Any], str] = str
+    style: Callable[[Any], str] | None = None  # of rich, on a terminal
+
+    @property
+    def is_numeric(self) -> bool:
+        """Whether all values are numbers, which are aligned on the right."""
+        return all(isinstance(value, int | float) for value in self.values)
+
+    def cells(self) -> list[tuple[str, str]]:
+        """(text, style) of each value."""
+        return [
+            (self.shown(value), self.style(value) if self.style else "") for value in self.values
+        ]
 
 
 class Answer:
@@ -41,10 +55,16 @@ class Answer:
         self.notes: list[str] = []
 
     def column(
-        self, heading: str, name: str, values: Iterable[Any], shown: Callable[[Any], str] = str
+        self,
+        heading: str,
+        name: str,
+        values: Iterable[Any],
+        shown: Callable[[Any], str] = str,
+        style: Callable[[Any], str] | None = None,
     ) -> None:
         """Append a column."""
-        self.columns.append(Column(heading, name, [_plain(value) for value in values], shown))
+        found = [_plain(value) for value in values]
+        self.columns.append(Column(heading, name, found, shown, style))
 
     def note(self, sentence: str, **facts: Any) -> None:
         """Append a sentence, and its numbers for programs."""
@@ -79,61 +99,50 @@ class Answer:
             typer.echo(note, err=True)
 
     def _print_text(self) -> None:
-        if self.columns:
-            headings = [column.heading for column in self.columns]
-            cells = ([column.shown(value) for value in column.values] for column in self.columns)
-            numeric = [
-                all(isinstance(value, int | float) for value in column.values)
-                for column in self.columns
-            ]
-            print_table(headings, list(zip(*cells, strict=True)), numeric, self.title)
+        if self.columns and sys.stdout.isatty():
+            self._print_boxed()
+        elif self.columns:
+            self._print_plain()
         for note in self.notes:
             typer.echo(note)
+
+    def _print_plain(self) -> None:
+        if self.title:
+            typer.echo(self.title)
+        lines = [
+            [column.heading, *(column.shown(value) for value in column.values)]
+            for column in self.columns
+        ]
+        aligned = [
+            [cell.rjust(width) if column.is_numeric else cell.ljust(width) for cell in cells]
+            for column, cells in zip(self.columns, lines, strict=True)
+            for width in [max(map(len, cells))]
+        ]
+        for row in zip(*aligned, strict=True):
+            typer.echo("  ".join(row).rstrip())
+
+    def _print_boxed(self) -> None:
+        from rich.console import Console
+        from rich.table import Table
+        from rich.text import Text
+
+        table = Table(title=Text(self.title) if self.title else None)
+        for column in self.columns:
+            table.add_column(
+                Text(column.heading),
+                justify="right" if column.is_numeric else "left",
+                no_wrap=max((len(str(value)) for value in column.values), default=0) < _NARROW,
+                overflow="fold",
+            )
+        for row in zip(*(column.cells() for column in self.columns), strict=True):
+            table.add_row(*(Text(*cell) for cell in row))
+        Console().print(table)
 
 
 def check_form(as_json: bool, as_csv: bool) -> None:
     """Raise if both forms are asked for."""
     if as_json and as_csv:
         raise ValueError("--json and --csv exclude each other; received both")
-
-
-def print_table(
-    headings: Sequence[str],
-    rows: Sequence[Sequence[str]],
-    right_aligned: Sequence[bool],
-    title: str = "",
-) -> None:
-    """Print a table: with lines around it on a terminal, as plain columns in a pipe."""
-    if sys.stdout.isatty():
-        _print_boxed(headings, rows, right_aligned, title)
-        return
-    widths = [max(map(len, column)) for column in zip(headings, *rows, strict=True)]
-    if title:
-        typer.echo(title)
-    for row in (headings, *rows):
-        cells = (
-            cell.rjust(width) if right else cell.ljust(width)
-            for cell, width, right in zip(row, widths, right_aligned, strict=True)
-        )
-        typer.echo("  ".join(cells).rstrip())
-
-
-def _print_boxed(
-    headings: Sequence[str],
-    rows: Sequence[Sequence[str]],
-    right_aligned: Sequence[bool],
-    title: str,
-) -> None:
-    from rich.console import Console
-    from rich.markup import escape
-    from rich.table import Table
-
-    table = Table(title=escape(title) or None)
-    for heading, right in zip(headings, right_aligned, strict=True):
-        table.add_column(heading, justify="right" if right else "left")
-    for row in rows:
-        table.add_row(*map(escape, row))
-    Console().print(table)
 
 
 def _plain(value: Any) -> Any:

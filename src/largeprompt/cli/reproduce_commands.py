@@ -44,6 +44,8 @@ def reproduce(
     cluster: Annotated[
         str | None, typer.Option("--cluster", help="Address of a Dask scheduler to run on.")
     ] = None,
+    as_json: AsJson = False,
+    as_csv: AsCsv = False,
 ) -> None:
     """Test every statement of the paper and write data, figures and a report.
 
@@ -52,6 +54,7 @@ def reproduce(
 
     Example: largeprompt reproduce --study lemma-2.1 --out out/lemma
     """
+    check_form(as_json, as_csv)
     one_thread_for_matrices()
     _require_report()
     if not full:
@@ -67,7 +70,7 @@ def reproduce(
         typer.echo(note, err=True)
     try:
         failed = sweep is not None and _compute(sweep, out, workers, cluster)
-        good = _finish(out)
+        good = _finish(out, as_json, as_csv)
     except KeyboardInterrupt:
         stored = folder.stored_names(out)
         done = sum(name in stored for name in names)
@@ -132,21 +135,25 @@ def _draw_while_others_compute(out: Path, data: "xr.Dataset", alone: bool) -> No
             page.draw_figure(out, data)
 
 
-def _finish(out: Path) -> bool:
+def _finish(out: Path, as_json: bool, as_csv: bool) -> bool:
     """Print the summary, write data, figures and page; returns whether every statement holds.
 
-    The summary comes first, so that it is printed even if the page cannot be written.
+    The summary is printed even if the page cannot be written.
     """
     from ..reproduce import folder
     from ..reproduce.record import from_dataset
     from ..reproduce.report import page
-    from ._summary import print_summary
+    from ._summary import summary
 
     stored = folder.load_all(out)
     found = {name: from_dataset(record) for name, record in stored.records.items()}
-    good = print_summary(found, stored.lost)
-    folder.export(out, stored)
-    typer.echo(f"report: {page.write_report(out, stored)}")
+    answer, good = summary(found, stored.lost)
+    try:
+        folder.export(out, stored)
+        written = page.write_report(out, stored)
+        answer.note(f"report: {written}", report=str(written))
+    finally:
+        answer.print(as_json=as_json, as_csv=as_csv)
     return good
 
 
@@ -167,6 +174,8 @@ def studies(as_json: AsJson = False, as_csv: AsCsv = False) -> None:
 
 def report(
     folder: Annotated[Path, typer.Argument(help="A folder written by `largeprompt reproduce`.")],
+    as_json: AsJson = False,
+    as_csv: AsCsv = False,
 ) -> None:
     """Write data, figures and page again from the stored results.
 
@@ -175,5 +184,6 @@ def report(
 
     Example: largeprompt report out/reproduce
     """
+    check_form(as_json, as_csv)
     _require_report()
-    raise typer.Exit(code=0 if _finish(folder) else 1)
+    raise typer.Exit(code=0 if _finish(folder, as_json, as_csv) else 1)
