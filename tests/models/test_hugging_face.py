@@ -1,5 +1,7 @@
 """`record` against the attention weights that transformers itself returns."""
 
+import sys
+
 import numpy as np
 import pytest
 
@@ -246,3 +248,17 @@ def test_load_pretrained_from_a_folder(tmp_path):
     assert recording.layers[0].n == 6
     with pytest.raises(ValueError, match=r"a folder with config\.json, or a \.gguf file"):
         lp.models.load_pretrained(tmp_path)
+
+
+@pytest.mark.parametrize("package", ["torch", "transformers"])
+def test_record_without_a_package_names_the_extra(package, monkeypatch):
+    monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(ImportError, match=r"pip install 'largeprompt\[models\]'"):
+        lp.models.record(None, [1, 2, 3])
+
+
+def test_record_of_a_model_without_weights():
+    with torch.device("meta"):
+        model = transformers.LlamaModel(transformers.LlamaConfig(**GROUPED))
+    with pytest.raises(ValueError, match="received a model on the device 'meta'"):
+        lp.models.record(model, [1, 2, 3])

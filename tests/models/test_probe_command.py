@@ -108,6 +108,8 @@ def test_write_page_in_a_browser(tmp_path):
         ("first", "</script><b>second"),
     )
     data = lp.models.probe(recording)
+    data.prompt_length[1, 0, 2] = np.nan  # as where scores are too wide
+    data.predicted_error[1, 0, 2] = np.nan
     page = write_page(data, tmp_path / "probe.html")
     colours = {}
     for scheme in ("light", "dark"):
@@ -132,6 +134,8 @@ def test_write_page_in_a_browser(tmp_path):
             assert "nearly linear" in tab.inner_text("#sentence")
             tab.select_option("#prompt", "1")
             assert "second" in tab.inner_text("#prompts")
+            assert "No known number of independent tokens" in tab.inner_text("#sentence")
+            assert "the model's own" not in tab.inner_text("#about")
             width = tab.evaluate("document.documentElement.scrollWidth")
             assert width <= 1100
             assert not troubles

@@ -21,11 +21,12 @@ from .. import _checks
 from .._float64 import in_float64
 from .._progress import progress_bar
 from .._provenance import code_version, versions
+from .._search import smallest_length
 from ..attention import Head
 from ..compression import Experts, compress, experts, linearise
 from ..compression.linearised import cross_validated
-from ..concentration import prompt_length_for, regime
-from ..measures import Empirical, Gaussian, Mixture
+from ..concentration import regime
+from ..measures import Gaussian, Mixture
 from ..prompts import prompt_uncertainty
 from ..prompts.discrete_tokens import error_table
 from .recording import RecordedHead, RecordedLayer, Recording
@@ -36,6 +37,7 @@ _EXACT = 8  # queries at which the exact error along the prompt length is comput
 _SHORTEST_PREFIX = 16
 _PREFIXES = 7
 _LENGTHS = np.geomspace(1, 1e6, 25)
+_LONGEST = 1e9  # prompt that the search for a length looks at
 _FOLDS = 5  # of `linearise`: a fifth of the queries is held out
 _BINS, _PLACES, _RANKS, _POINTS = 32, 48, 24, 32  # of the pictures of one head
 
@@ -140,20 +142,21 @@ def probe(
     - `sizes`: of compressed prompts, in tokens of equal bytes.
 
     **Returns:** a dataset over ("prompt", "layer", "head"), NaN where a layer has fewer heads.
-    `residual` over "map" are those of `lp.linearise`, by cross-validation. `prompt_length` is that
-    of `lp.prompt_length_for` with the recorded tokens as the law of independent tokens, averaged
-    over 8 queries, and `predicted_error` the same along "length". `compression_error` over "size"
+    `residual` over "map" are those of `lp.linearise`, by cross-validation. `predicted_error` along
+    "length" is `lp.output_error` with the recorded tokens as the law of independent tokens,
+    averaged over 8 queries, and `prompt_length` the length from which on it meets the tolerance,
+    infinity above 1e9; both are NaN, with a warning, where scores are too wide for the integral.
+    `compression_error` over "size"
     is that of `lp.compress`, on held-out queries, with `compression_atoms` and `compression_rank`
     (-1: no Gaussian). The attributes of each variable say what it means.
 
     >>> import numpy as np
     >>> import largeprompt as lp
     >>> rng = np.random.default_rng(0)
-    >>> def normal(*shape):
-    ...     return rng.normal(size=shape).astype(np.float32)
-    >>> layer = lp.models.RecordedLayer(normal(1, 64, 4), normal(1, 300, 4), normal(1, 300, 2), 0.5)
+    >>> queries, keys = (rng.normal(size=(1, n, 4)).astype(np.float32) for n in (64, 300))
+    >>> layer = lp.models.RecordedLayer(queries, keys, keys, scaling=0.2)
     >>> found = lp.models.probe(lp.models.Recording("normal", ((layer,),)))
-    >>> print(found.regime.item(), bool(found.residual.sel(map="best") < 0.2))
+    >>> print(found.regime.item(), bool(found.residual.sel(map="best") < 0.05))
     self-averaging True
     """
     settings = _Settings(
@@ -186,6 +189,13 @@ def probe(
         warnings.warn(
             f"residuals of affine maps are NaN where {needed} queries are needed and {given} are "
             "recorded: record more queries",
+            stacklevel=2,
+        )
+    wide = int(np.isnan(arrays["prompt_length"]).sum() - np.isnan(arrays["tokens"]).sum())
+    if wide:
+        warnings.warn(
+            f"prompt_length and predicted_error are NaN for {wide} heads, whose scores are too "
+            "wide for the exact integral",
             stacklevel=2,
         )
     return _dataset(recording, arrays, settings)
@@ -374,12 +384,7 @@ def _prompt_errors(recorded: RecordedHead, deviation: float, tolerance: float) -
     readings, counts = np.unique(bars.reading, return_counts=True)
     index = np.maximum(*map(np.asarray, (bars.weight_tail_index, bars.term_tail_index)))
     squares = np.trace(np.asarray(bars.covariance), axis1=-2, axis2=-1)
-    few = queries[_some(len(queries), _EXACT)]
-    tokens = prompt.as_prompt()
-    curve = error_table(head, [tokens], few).at(_LENGTHS).value.mean(axis=0)
-    needed = 1.0
-    if deviation > 0:
-        needed = prompt_length_for(head, tokens, Empirical(few), tolerance * deviation).length
+    curve, needed = _exact_errors(recorded, tolerance * deviation)
     return {
         "tail_index": float(np.median(index)),
         "reading": str(readings[counts.argmax()]),
@@ -390,6 +395,25 @@ def _prompt_errors(recorded: RecordedHead, deviation: float, tolerance: float) -
         "prompt_length": needed,
         "predicted_error": [_relative(float(error), deviation) for error in curve],
     }
+
+
+def _exact_errors(recorded: RecordedHead, target: float) -> tuple[np.ndarray, float]:
+    """Squared error at `_LENGTHS`, and the length that brings it to the target; NaN where the
+    scores are too wide for the integral.
+    """
+    head, prompt, queries = recorded
+    few = queries[_some(len(queries), _EXACT)]
+    try:
+        table = error_table(head, [prompt.as_prompt()], few, longest=_LONGEST)
+        curve = table.at(_LENGTHS).value.mean(axis=0)
+        if not curve.max() > 0:
+            return curve, 1.0
+        needed = smallest_length(
+            lambda lengths: table.at(lengths).value.mean(axis=0) > target, _LONGEST
+        )
+    except ValueError:
+        return np.full(len(_LENGTHS), np.nan), math.nan
+    return curve, needed
 
 
 def _compressions(recorded: RecordedHead, sizes: Sequence[int]) -> dict[str, Any]:
