@@ -4,7 +4,6 @@ from collections.abc import Callable
 from functools import wraps
 from typing import Any, TypeVar
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -75,13 +74,15 @@ def _widened(tree: Any) -> Any:
     """Cast every floating-point array of the tree to float64; keep other leaves."""
 
     def widen(leaf: Any) -> Any:
-        if eqx.is_inexact_array(leaf) and leaf.dtype != np.float64 and not jnp.iscomplexobj(leaf):
+        if isinstance(leaf, np.ndarray):
+            return leaf.astype(np.float64) if jnp.issubdtype(leaf.dtype, jnp.floating) else leaf
+        if not isinstance(leaf, jax.Array) or leaf.dtype == np.float64:
+            return leaf
+        if jnp.issubdtype(leaf.dtype, jnp.floating):
             if is_traced(leaf) or len(leaf.devices()) > 1:
                 return leaf.astype(jnp.float64)
             # by NumPy, which has nothing to compile
             return jax.device_put(np.asarray(leaf, np.float64), leaf.sharding)
-        if isinstance(leaf, np.ndarray) and leaf.dtype.kind == "f":
-            return leaf.astype(np.float64)
         return leaf
 
     return jax.tree.map(widen, tree)
