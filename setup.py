@@ -1,5 +1,10 @@
-"""Compile the CPU kernels of largeprompt/_native. If this fails, XLA replaces them."""
+"""Compile the CPU kernels of largeprompt/_native. If this fails, XLA replaces them.
 
+They use nothing of Python, so one wheel serves every version: cp311-abi3. LARGEPROMPT_PURE=1 builds
+a wheel without kernels for all other platforms.
+"""
+
+import os
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -22,6 +27,7 @@ kernels = Extension(
     extra_compile_args=OPTIONS,
     language="c++",
     optional=True,
+    py_limited_api=True,
 )
 
 
@@ -36,4 +42,9 @@ class CleanBuild(build_ext):
         super().build_extension(ext)
 
 
-setup(ext_modules=[kernels] if headers else [], cmdclass={"build_ext": CleanBuild})
+compiled = bool(headers) and not os.environ.get("LARGEPROMPT_PURE")
+setup(
+    ext_modules=[kernels] if compiled else [],
+    cmdclass={"build_ext": CleanBuild},
+    options={"bdist_wheel": {"py_limited_api": "cp311"}} if compiled else {},
+)

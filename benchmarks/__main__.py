@@ -29,6 +29,7 @@ SECTIONS = {
     "first_calls": Section("First calls", "first_calls"),
     "one_query": Section("One query over many tokens", "attention"),
     "many_queries": Section("Many queries over many tokens", "attention"),
+    "keys_and_values": Section("Keys and values in two arrays", "attention"),
     "participation": Section("Participation moments", "prompts"),
     "exact_curve": Section("Exact error at a query", "prompts"),
     "sampling": Section("Sampling prompts", "prompts"),

@@ -4,6 +4,7 @@ import importlib
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import jax
@@ -109,6 +110,53 @@ def many_queries(queries: int = 1000, L: int = 1_000_000, d: int = 8) -> Iterato
     peers = {name: t.median for name, t in times.items() if name != "ours"}
     case = f"{queries:,} queries, L = {L:,}, {_peak(queries, L, d):.0f} MiB above the tokens"
     yield Row(case, times["ours"], peers)
+
+
+def keys_and_values(
+    cases: tuple[tuple[int, int, int, int], ...] = (
+        (100_000, 1, 64, 64),
+        (1_000_000, 1, 64, 64),
+        (1_000_000, 1, 128, 64),
+        (100_000, 4, 64, 64),
+        (100_000, 1000, 8, 8),
+    ),
+) -> Iterator[Row]:
+    """Keys and values in two arrays, float32, beside one array of the same bytes.
+
+    Cases are L tokens, q queries, and the coordinates of keys and values. "Ours on one array" has
+    tokens of d_k coordinates and as many bytes; where q is large, as many tokens.
+    """
+    for L, q, d_k, d_v in cases:
+        rng = np.random.default_rng(0)
+        keys, values, z = (
+            rng.normal(size=shape).astype(np.float32) / np.float32(np.sqrt(shape[1]))
+            for shape in ((L, d_k), (L, d_v), (q, d_k))
+        )
+        pair, head = lp.KeyValues(keys, values), lp.Head.key_value(d_k, d_v)
+        tokens = L * (d_k + d_v) // d_k if q <= 8 else L
+        points = rng.normal(size=(tokens, d_k)).astype(np.float32)
+        prompt, identity = lp.Empirical(points), np.eye(d_k, dtype=np.float32)
+        same = lp.Head(U=identity, V=identity)
+        two = jax.jit(lambda pair, z, head=head: lp.attend(head, pair, z))
+        one = jax.jit(lambda prompt, z, same=same: lp.attend(same, prompt, z))
+        in_xla = jax.jit(lambda k, v, z: jax.nn.softmax(z @ k.T) @ v)
+        k, v, u = (torch.from_numpy(a)[None, None] for a in (keys, values, z))
+        query = jnp.asarray(z)
+        times = race(
+            {
+                "ours": partial(_ready, two, pair, query),
+                "ours on one array": partial(_ready, one, prompt, query),
+                "plain JAX": partial(_ready, in_xla, pair.keys, pair.values, query),
+                "torch SDPA": partial(_SDPA, u, k, v, scale=1.0),
+            },
+            rounds=5,
+        )
+        peers = {name: t.median for name, t in times.items() if name != "ours"}
+        yield Row(f"L = {L:,}, {q:,} queries, {d_k} + {d_v}", times["ours"], peers)
+
+
+def _ready(call: Any, *arguments: Any) -> Any:
+    return call(*arguments).block_until_ready()
 
 
 _PEAK = """

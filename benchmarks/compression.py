@@ -5,10 +5,13 @@ plus noise, and a sink that the mean query attends to. Three laws of queries mak
 deviation. Errors are squared, relative to the output's deviation from the mean value, on held-out
 queries, averaged over the queries of a head. A last table compares with Gaussian tokens, where the
 answer of the infinite prompt is known (Lemma 2.1): a compressed prompt need not be nearer to it
-than the prompt is.
+than the prompt is. `python -m benchmarks.compression times` only measures time.
 """
 
+import sys
 import time
+from collections.abc import Callable
+from importlib.util import find_spec
 from typing import Any, NamedTuple, get_args
 
 import jax
@@ -101,7 +104,54 @@ def gaussian_tokens() -> str:
     return "\n".join(lines)
 
 
+def times(queries: int = 64, dim: int = 64) -> str:
+    """CPU seconds, of all threads, to compress and to attend, beside one pass of full attention.
+
+    Medians of rounds in which everything takes turns. CPU time, not wall time, because NumPy, XLA
+    and PyTorch use different numbers of threads. Set OPENBLAS_NUM_THREADS=1: threads of BLAS that
+    wait count too.
+    """
+    lines = [
+        "| L | compress | one pass: plain JAX | torch | `attend` | compress / plain JAX "
+        "| `attend` to 128 atoms and rank 8 |",
+        "|---" * 7 + "|",
+    ]
+    for L in (10_000, 100_000, 1_000_000):
+        rng = np.random.default_rng(0)
+        keys, values = (rng.normal(size=(L, dim)).astype(np.float32) for _ in range(2))
+        z = (rng.normal(size=(queries, dim)) / dim**0.5).astype(np.float32)
+        prompt, reader = lp.KeyValues(keys, values), lp.Head.key_value(dim, dim)
+        small = lp.compress(prompt, z, atoms=128, rank=8)
+        plain = jax.jit(lambda k, v, z: jax.nn.softmax(z @ k.T) @ v)
+        calls: dict[str, Callable[[], Any]] = {
+            "compress": lambda prompt=prompt, z=z: lp.compress(prompt, z, atoms=128, rank=8),
+            "plain": lambda plain=plain, prompt=prompt, z=z: plain(prompt.keys, prompt.values, z),
+            "full": lambda reader=reader, prompt=prompt, z=z: lp.attend(reader, prompt, z),
+            "small": lambda reader=reader, small=small, z=z: lp.attend(reader, small, z),
+        }
+        if find_spec("torch"):
+            import torch  # pyright: ignore[reportMissingImports]  # an optional extra
+
+            q, k, v = (torch.from_numpy(a)[None, None] for a in (z, keys, values))
+            sdpa = torch.nn.functional.scaled_dot_product_attention
+            calls["torch"] = lambda sdpa=sdpa, q=q, k=k, v=v: sdpa(q, k, v, scale=1.0)
+        found: dict[str, list[float]] = {name: [] for name in calls}
+        for turn in range(8):
+            for name, call in calls.items():
+                start = time.process_time()
+                jax.block_until_ready(call())
+                if turn:  # the first compiles
+                    found[name].append(time.process_time() - start)
+        median = {name: float(np.median(spent)) for name, spent in found.items()}
+        cells = [median.get(name, np.nan) for name in ("compress", "plain", "torch", "full")]
+        cells += [median["compress"] / median["plain"], median["small"]]
+        lines.append(f"| {L:,} | " + " | ".join(f"{cell:.2g}" for cell in cells) + " |")
+    return "\n".join(lines)
+
+
 if __name__ == "__main__":
-    for name, family in _FAMILIES.items():
-        print(f"{name}: median / mean / 90 / 99 percent of {_HEADS} heads\n\n{table(family)}\n")
-    print(gaussian_tokens())
+    if sys.argv[1:] != ["times"]:
+        for name, family in _FAMILIES.items():
+            print(f"{name}: median / mean / 90 / 99 percent of {_HEADS} heads\n\n{table(family)}\n")
+        print(gaussian_tokens())
+    print(f"\nCPU seconds for 64 queries of 64 + 64 coordinates, float32\n\n{times()}")

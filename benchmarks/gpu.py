@@ -2,7 +2,8 @@
 
 Needs this repository and jax. A failed check stops the run before anything is timed. Peers in
 PyTorch are timed if torch with CUDA is installed. Tables are printed and, with `--record`, written
-to benchmarks/results/gpu.md and gpu.json.
+to benchmarks/results/gpu.md and gpu.json. With `--key-values` only keys and values in two arrays
+are timed, and nothing is written.
 """
 
 import json
@@ -21,7 +22,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import largeprompt as lp
-from largeprompt.attention.engines import empirical_moments
+from largeprompt.attention.engines import empirical_moments, key_value_moments
 from largeprompt.dynamics import published_experiment
 from largeprompt.dynamics.experiment import PUBLISHED
 from largeprompt.prompts.normals import words
@@ -119,6 +120,26 @@ def check() -> list[str]:
             assert ours.cov is not None
             cov = np.einsum("n,ni,nj->ij", p[0], x, x, optimize=True) - np.outer(mean[0], mean[0])
             found(f"{name}: covariance", np.abs(np.asarray(ours.cov[0]) - cov).max(), 5 * bound)
+    for q, d_k, d_v, dtype, bound in (
+        (1, 48, 80, jnp.float32, 1e-5),
+        (3, 128, 1, jnp.float32, 1e-5),
+        (1, 256, 256, jnp.float32, 1e-5),
+        (2, 64, 64, jnp.bfloat16, 1e-5),
+        (1000, 48, 80, jnp.bfloat16, 2e-4),
+        (100, 128, 128, jnp.bfloat16, 2e-4),
+    ):
+        L = 20_001
+        pair, tilts = _pair(L, d_k, d_v, dtype, weighted=True), 3 * _tilts(q, d_k)
+        k, v, logs, u = (
+            np.asarray(a.astype(jnp.float32), np.float64)
+            for a in (pair.keys, pair.values, pair.log_weights, tilts)
+        )
+        scores = u @ k.T + logs
+        p = np.exp(scores - scores.max(axis=1, keepdims=True))
+        mean = p / p.sum(axis=1, keepdims=True) @ v
+        error = np.abs(np.asarray(key_value_moments(pair, tilts, engine="fused").mean) - mean)
+        name = f"{q} queries, keys and values {d_k} + {d_v} {jnp.dtype(dtype).name}, L = {L}"
+        found(f"attention, {name}: mean, beside NumPy float64", error.max(), bound)
     # scores of size 50: TensorFloat-32 products would be wrong by 0.02
     head = lp.Head(U=8 * np.eye(64, dtype=np.float32), V=np.eye(64, dtype=np.float32))
     points, z = _prompt(5000, 64, jnp.float32), _tilts(9, 64)
@@ -238,6 +259,64 @@ def attention_rows() -> list[Row]:
         name = f"1,000 queries, L = 1e6, d = 64, {jnp.dtype(dtype).name}"
         rows.append(row(name, "TFLOP/s", work / timing[0], timing, peers, None))
     return rows
+
+
+def _pair(L: int, d_k: int, d_v: int, dtype: Any, weighted: bool = False) -> lp.KeyValues:
+    """Keys and values; weights of some tokens are 0."""
+    key, value, log = jax.random.split(jax.random.key(3), 3)
+    keys, values = (
+        jax.random.normal(seed, (L, d), jnp.float32).astype(dtype)
+        for seed, d in ((key, d_k), (value, d_v))
+    )
+    logs = jax.random.normal(log, (L,))
+    return lp.KeyValues(keys, values, jnp.where(logs > -1, logs, -jnp.inf) if weighted else None)
+
+
+def key_value_rows() -> list[Row]:
+    """Keys and values in two arrays, beside one array of the same bytes and PyTorch.
+
+    One query over 5e6 tokens of 64 + 64 coordinates; 1,000 queries over 1e6 tokens.
+    """
+    rows = []
+    two = jax.jit(lambda pair, t: key_value_moments(pair, t).mean)
+    one = jax.jit(lambda prompt, t: empirical_moments(prompt, t).mean)
+    for dtype in (jnp.float32, jnp.bfloat16):
+        for L, q, d_k, d_v in (
+            (5 * 10**6, 1, 64, 64),
+            (5 * 10**6, 1, 128, 64),
+            (5 * 10**6, 8, 64, 64),
+            (10**6, 1000, 64, 64),
+        ):
+            pair, tilts = _pair(L, d_k, d_v, dtype), _tilts(q, d_k)
+            timing = seconds(_wait(partial(two, pair, tilts)), rounds=9)
+            size = pair.keys.nbytes + pair.values.nbytes
+            few = q <= 8
+            work = size / 1e12 if few else 2 * q * L * (d_k + d_v) / 1e12
+            limit = read_bandwidth(pair.keys) if few else None
+            peers = {
+                name: work / seconds(peer, rounds=5)[0]
+                for name, peer in _torch_key_values(pair, tilts).items()
+            }
+            del pair
+            # for few queries as many bytes, for many as many scores
+            tokens = L * (d_k + d_v) // d_k if few else L
+            prompt = lp.Empirical(_prompt(tokens, d_k, dtype))
+            same = seconds(_wait(partial(one, prompt, tilts)), rounds=9)[0]
+            peers["our kernel on one array"] = work / same
+            del prompt
+            name = f"{q:,} queries, L = {L:.0e}, two arrays {d_k} + {d_v}, {jnp.dtype(dtype).name}"
+            unit = "TB/s" if few else "TFLOP/s"
+            rows.append(row(name, unit, work / timing[0], timing, peers, limit))
+    return rows
+
+
+def _torch_key_values(pair: lp.KeyValues, tilts: jax.Array) -> dict:
+    if torch is None:
+        return {}
+    k, v, u = (torch.from_dlpack(a)[None, None] for a in (pair.keys, pair.values, tilts))
+    u = u.to(k.dtype)
+    sdpa = torch.nn.functional.scaled_dot_product_attention
+    return {"torch SDPA": _in_torch(lambda: sdpa(u, k, v, scale=1.0))}
 
 
 def _torch_attention(points: jax.Array, tilts: jax.Array, plain: bool = True) -> dict:
@@ -382,7 +461,7 @@ def main(record: bool, steps: int = PUBLISHED.steps) -> None:
     where = f"{device.device_kind}; {versions}; {date.today()}"
     checks = check()
     print("\n".join(checks), flush=True)
-    rows = attention_rows() + sampling_rows()
+    rows = attention_rows() + key_value_rows() + sampling_rows()
     rows += experiment_rows({"exact": steps, "scores": steps})
     found = {"where": where, "rows": rows, "checks": checks}
     print(as_text(found))
@@ -402,4 +481,8 @@ def as_text(found: dict) -> str:
 
 
 if __name__ == "__main__":
-    main("--record" in sys.argv[1:])
+    if "--key-values" in sys.argv[1:]:
+        print("\n".join(check()), flush=True)
+        print(table(key_value_rows()))
+    else:
+        main("--record" in sys.argv[1:])

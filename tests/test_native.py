@@ -16,7 +16,7 @@ from largeprompt.prompts import weighted_sums
 from largeprompt.prompts.normals import threefry
 from largeprompt.prompts.sampling import SCORES_AND_VALUES
 
-from .oracles.attention import tilted_moments
+from .oracles.attention import key_value_moments, tilted_moments
 
 needs_kernels = pytest.mark.skipif(
     not _native.available() and "LARGEPROMPT_KERNELS_REQUIRED" not in os.environ,
@@ -26,6 +26,13 @@ needs_kernels = pytest.mark.skipif(
 
 def _tokens(*shape, scale=1.0, seed=0):
     return (scale * np.random.default_rng(seed).normal(size=shape)).astype(np.float32)
+
+
+def _of_one_array(points, logs, tilts):
+    points, tilts = jnp.asarray(points), jnp.asarray(tilts)
+    return _native.tilted_moments(
+        points, points, None if logs is None else jnp.asarray(logs), tilts
+    )
 
 
 @needs_kernels
@@ -52,12 +59,89 @@ def test_tilted_moments_agree_with_numpy(n, d, q, weighted):
         with np.errstate(divide="ignore"):
             logs = np.log(np.where(weights > 0.3, weights, 0.0) if n > 1 else weights)
         logs = logs.astype(np.float32)
-    log_normaliser, mean = _native.tilted_moments(
-        jnp.asarray(points), None if logs is None else jnp.asarray(logs), jnp.asarray(tilts)
-    )
+    log_normaliser, mean = _of_one_array(points, logs, tilts)
     expected = tilted_moments(points, logs, tilts)
     assert np.allclose(log_normaliser, expected[0], rtol=3e-6, atol=3e-6)
     assert np.max(np.abs(np.asarray(mean) - expected[1])) <= 3e-6 * np.max(np.abs(points))
+
+
+@needs_kernels
+@pytest.mark.parametrize(
+    ("n", "d_k", "d_v", "q"),
+    [
+        (1, 2, 3, 1),  # one token
+        (1, 64, 1, 5),
+        (1025, 64, 48, 1),  # rows read in place, two parts
+        (700, 37, 100, 3),
+        (700, 64, 1, 2),  # rows of values shorter than a vector, to the end of the array
+        (701, 5, 70, 2),  # rows of keys shorter than a vector
+        (2049, 3, 8, 300),  # transposed tiles
+        (300, 60, 1, 40),
+        (300, 128, 64, 9),
+    ],
+)
+@pytest.mark.parametrize("weighted", [False, True])
+def test_tilted_moments_of_keys_and_values(n, d_k, d_v, q, weighted):
+    keys, values = _tokens(n, d_k), _tokens(n, d_v, seed=3)
+    tilts, rng = _tokens(q, d_k, scale=2 / np.sqrt(d_k), seed=1), np.random.default_rng(2)
+    logs = None
+    if weighted:
+        logs = np.where(rng.uniform(size=n) > 0.3 * (n > 1), rng.normal(size=n), -np.inf)
+        logs = logs.astype(np.float32)
+    given = None if logs is None else jnp.asarray(logs)
+    found = _native.tilted_moments(
+        jnp.asarray(keys), jnp.asarray(values), given, jnp.asarray(tilts)
+    )
+    expected = key_value_moments(keys, values, logs, tilts)
+    assert np.allclose(found[0], expected[0], rtol=3e-6, atol=3e-6)
+    assert np.max(np.abs(np.asarray(found[1]) - expected[1])) <= 3e-6 * np.max(np.abs(values))
+
+
+@needs_kernels
+@pytest.mark.parametrize(("d_k", "d_v"), [(3, 2), (40, 5), (5, 40), (64, 64)])
+def test_tilted_moments_of_keys_and_values_with_huge_scores(d_k, d_v):
+    """At scores of size 1e4 one token takes all the weight; without weight it takes none."""
+    keys, values = _tokens(500, d_k), _tokens(500, d_v, seed=1)
+    logs = np.zeros(500, np.float32)
+    order = np.argsort(keys[:, 0])
+    logs[order[-1]] = -np.inf
+    keys[order[-1]], values[order[-1]] = 3e3, 7.0
+    tilts = (1e4 * np.eye(d_k)[:1]).astype(np.float32)
+    _, mean = _native.tilted_moments(*(jnp.asarray(a) for a in (keys, values, logs, tilts)))
+    assert np.allclose(mean[0], values[order[-2]], rtol=1e-5)
+
+
+@needs_kernels
+def test_tilted_moments_of_short_rows_do_not_mix_tokens():
+    """A value that is not finite stays in its coordinate: padding of the next rows is 0."""
+    keys, values = _tokens(200, 64), _tokens(200, 3, seed=1)
+    values[100, 1] = np.inf
+    tilts, logs = np.zeros((1, 64), np.float32), np.zeros(200, np.float32)
+    found = _native.tilted_moments(*(jnp.asarray(a) for a in (keys, values, logs, tilts)))
+    assert list(np.isfinite(found[1][0])) == [True, False, True]
+    found = _native.tilted_moments(*(jnp.asarray(a) for a in (values, keys, logs, tilts[:, :3])))
+    assert np.all(np.isnan(found[0]))  # 0 times infinity
+    logs[100] = -np.inf
+    keys[100], values[100] = 1e30, 0.0  # a token without weight
+    found = _native.tilted_moments(*(jnp.asarray(a) for a in (values, keys, logs, tilts[:, :3])))
+    want = np.delete(keys, 100, axis=0).mean(axis=0)
+    assert np.allclose(found[1][0], want, atol=1e-5)
+
+
+@needs_kernels
+def test_tilted_moments_of_batches_of_keys_and_values():
+    keys, values, tilts = _tokens(3, 300, 4), _tokens(300, 2, seed=1), _tokens(3, 5, 4, seed=2)
+
+    def moments(keys, tilts):
+        return _native.tilted_moments(keys, jnp.asarray(values), None, tilts)
+
+    found = jax.vmap(moments)(jnp.asarray(keys), jnp.asarray(tilts))
+    shared = jax.vmap(moments, (None, 0))(jnp.asarray(keys[0]), jnp.asarray(tilts))
+    for i in range(3):
+        for got, own in ((found, keys[i]), (shared, keys[0])):
+            expected = key_value_moments(own, values, None, tilts[i])
+            assert np.allclose(got[0][i], expected[0], rtol=1e-5, atol=1e-5)
+            assert np.allclose(got[1][i], expected[1], rtol=1e-5, atol=1e-5)
 
 
 @needs_kernels
@@ -67,7 +151,7 @@ def test_tilted_moments_of_scores_of_every_size(d, scale):
     """From no tilt to one that only the largest score survives."""
     points = _tokens(500, d)
     tilt = (scale * np.eye(d)[:1]).astype(np.float32)
-    _, mean = _native.tilted_moments(jnp.asarray(points), None, jnp.asarray(tilt))
+    _, mean = _of_one_array(points, None, tilt)
     expected = points[np.argmax(points[:, 0])] if scale > 1 else points.mean(axis=0)
     assert np.allclose(mean[0], expected, rtol=1e-5, atol=1e-6)
 
@@ -78,18 +162,14 @@ def test_tilted_moments_propagate_nan_and_infinity(d):
     points, tilts = _tokens(500, d), np.full((2, d), 1e30, np.float32)
     strange = np.zeros(500, np.float32)
     strange.view(np.uint32)[7] = 0x7FFFFFFF  # not a number, with every other bit set
-    _, mean = _native.tilted_moments(
-        jnp.asarray(points), jnp.asarray(strange), 0 * jnp.asarray(tilts)
-    )
+    _, mean = _of_one_array(points, strange, 0 * tilts)
     assert np.all(np.isnan(mean))
     points[400, 0] = 3e38  # its score overflows
-    log_normaliser, mean = _native.tilted_moments(jnp.asarray(points), None, jnp.asarray(tilts))
+    log_normaliser, mean = _of_one_array(points, None, tilts)
     assert not np.any(np.isfinite(log_normaliser))
     assert not np.any(np.isfinite(mean))
-    nothing = jnp.full(500, -jnp.inf, jnp.float32)
-    log_normaliser, mean = _native.tilted_moments(
-        jnp.asarray(points), nothing, 0 * jnp.asarray(tilts)
-    )
+    nothing = np.full(500, -np.inf, np.float32)
+    log_normaliser, mean = _of_one_array(points, nothing, 0 * tilts)
     assert np.all(log_normaliser == -np.inf)  # no weight at all: as in XLA
     assert np.all(mean == 0)
 
@@ -111,7 +191,7 @@ def test_tilted_moments_of_batches(near, far, weighted):
     full = _tokens(2, 3, n, d), _tokens(2, 3, n, seed=1), _tokens(2, 3, q, d, seed=2)
 
     def moments(points, logs, tilts):
-        return _native.tilted_moments(points, logs if weighted else None, tilts)
+        return _of_one_array(points, logs if weighted else None, tilts)
 
     whole = {None: 0, 0: slice(None)}
     arguments = [a[whole[f], whole[c]] for a, c, f in zip(full, near, far, strict=True)]
@@ -130,10 +210,10 @@ def test_tilted_moments_of_batches(near, far, weighted):
 @needs_kernels
 def test_tilted_moments_do_not_depend_on_threads():
     points, tilts = jnp.asarray(_tokens(50_000, 20)), jnp.asarray(_tokens(2, 20))
-    calls = [_native.tilted_moments(points, None, tilts) for _ in range(5)]
+    calls = [_of_one_array(points, None, tilts) for _ in range(5)]
     for got in calls[1:]:
         assert all(np.array_equal(a, b) for a, b in zip(got, calls[0], strict=True))
-    in_another_order = _native.tilted_moments(points[::-1], None, tilts)
+    in_another_order = _of_one_array(points[::-1], None, tilts)
     for got, want in zip(in_another_order, calls[0], strict=True):
         assert np.allclose(got, want, rtol=3e-6, atol=3e-6)
 
@@ -170,7 +250,7 @@ def test_weighted_sums_reject_bad_scales_and_give_nan_for_no_tokens():
 @needs_kernels
 def test_weighted_sums_and_attend_derivatives_are_those_of_xla():
     prompt, tilts = lp.Empirical(_tokens(500, 3)), jnp.asarray(_tokens(2, 3))
-    assert engines._has_kernel("cpu", prompt, tilts, False)
+    assert _native.fits(prompt.points, prompt.points, tilts)
 
     def mean(tilts, engine):
         return engines.empirical_moments(prompt, tilts, engine=engine).mean
@@ -232,7 +312,7 @@ def test_weighted_sums_draw_the_normals_of_the_generator():
 def test_tilted_moments_with_bfloat16_log_weights():
     points, tilts = jnp.asarray(_tokens(200, 3)), jnp.asarray(_tokens(1, 3))
     logs = jnp.asarray(_tokens(200, seed=3), jnp.bfloat16)
-    _, mean = _native.tilted_moments(points, logs, tilts)
+    _, mean = _of_one_array(points, logs, tilts)
     assert np.allclose(mean, tilted_moments(points, logs, tilts)[1], atol=1e-5)
 
 

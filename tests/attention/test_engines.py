@@ -87,9 +87,9 @@ def test_empirical_moments_streamed_memory_is_bounded():
     """XLA's temporary memory for 200 queries is equal for 1e5 and 1e6 tokens and small."""
 
     def work_space(n: int) -> int:
-        prompt = lp.Empirical(jnp.zeros((n, 8), jnp.float32))
+        tokens = engines.Tokens(jnp.zeros((n, 8), jnp.float32), None, None)
         tilts = jnp.zeros((200, 8), jnp.float32)
-        lowered = engines._streamed.lower(prompt, tilts, with_cov=False, block_size=10_000)
+        lowered = engines._streamed.lower(tokens, tilts, with_cov=False, block_size=10_000)
         plan = lowered.compile().memory_analysis()
         assert plan is not None
         return plan.temp_size_in_bytes

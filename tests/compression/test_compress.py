@@ -143,6 +143,48 @@ def test_compress_by_leverage_prefers_tokens_whose_value_differs():
     assert by_leverage.values[0, 0] == 9
 
 
+@pytest.mark.parametrize("offset", [0.0, 3.0])
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+def test_compress_over_several_blocks_of_tokens(offset, dtype):
+    """Leverages of all tokens and outputs written out; a block of tokens has no weight at all.
+
+    Values around 3 make the bounds of the leverages loose. 20,000 tokens in float32 are compressed
+    in float32, to 1e-4.
+    """
+    keys, values, queries = (a.astype(dtype) for a in _tokens(seed=2, n=20_000))
+    values += dtype(offset)
+    masses = np.exp(np.random.default_rng(3).normal(size=len(keys)))
+    masses[4000:9000] = 0.0
+    with np.errstate(divide="ignore"):
+        prompt = lp.KeyValues(keys, values, np.log(masses).astype(dtype))
+    small = lp.compress(prompt, queries, atoms=50, rank=2, keep=[11])
+    fitted, judged = np.arange(40) % 4 != 3, np.arange(40) % 4 == 3
+    T, p = _attention(*(a.astype(float) for a in (keys, values, queries[fitted])), masses)
+    leverage = np.sum(p**2 * np.sum((values - T[:, None]) ** 2, axis=2), axis=0)
+    leverage[11] = np.inf
+    rows = _rows_of(small, keys)
+    assert set(rows) == set(np.argsort(-leverage)[:50])
+    exact, _ = _attention(*(a.astype(float) for a in (keys, values, queries[judged])), masses)
+    squares = np.sum((np.asarray(lp.attend(HEAD, small, queries[judged])) - exact) ** 2, axis=1)
+    deviation = np.sum((exact - masses @ values / masses.sum()) ** 2, axis=1)
+    want = np.mean(squares) / np.mean(deviation)
+    assert np.isclose(small.error.mean, want, rtol=1e-5 if dtype is np.float64 else 1e-2)
+
+
+def test_compress_when_the_atoms_have_nearly_all_weight():
+    """A tail of weight 1e-11 has the mean of its tokens, not the rounding of the atoms' sums."""
+    keys, values, _ = (a.astype(np.float32) for a in _tokens(seed=4, n=20_000))
+    queries = np.tile(np.float32([1, 0, 0]), (8, 1))
+    keys[:3] = [[35, 1, 0], [35, 2, 0], [35, 3, 0]]
+    small = lp.compress(lp.KeyValues(keys, values), queries, atoms=3, rank=0)
+    assert set(_rows_of(small, keys)) == {0, 1, 2}
+    rest, _ = _attention(*(a.astype(float) for a in (keys[3:], values[3:], queries)))
+    log_mass = np.log(np.sum(np.exp(keys[3:, 0].astype(float))))
+    assert log_mass - 35 < np.log(1e-10)
+    assert np.allclose(small.tail.mean[K:], rest[0], atol=1e-4)
+    assert np.isclose(small.tail.log_mass, log_mass, atol=1e-4)
+
+
 def test_compress_with_log_weights_and_a_scaled_head():
     keys, values, queries = _tokens()
     logs = np.random.default_rng(1).normal(size=N)

@@ -61,6 +61,10 @@ MISTAKES = {
         lambda: TASK.risk(START, 1e31),
         r"for L up to 1e\+30",
     ),
+    "balanced_init of another task": (
+        lambda: lp.balanced_init(lp.ProductRegression(lp.Rademacher(2)), 0.5),
+        "balanced_init needs a task with covariance",
+    ),
     "balanced start of scale zero": (
         lambda: lp.balanced_init(TASK, 0.0),
         "alpha must be finite and > 0",

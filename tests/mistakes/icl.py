@@ -8,6 +8,14 @@ import largeprompt as lp
 from .things import EYE, KEY, START, TASK
 
 MISTAKES = {
+    "risk of a head": (
+        lambda: TASK.risk(lp.Head(U=np.eye(3), V=np.ones((1, 3))), 10),
+        "params must be parameters of a head",
+    ),
+    "minimiser of a task without a signal": (
+        lambda: lp.LinearRegression(EYE, np.zeros((2, 2))).minimiser(10),
+        "the best head is not unique where tokens tell nothing about the labels",
+    ),
     "block not square": (lambda: lp.BlockParams(np.ones((2, 3)), 1.0), "A must be a square matrix"),
     "head of another length": (lambda: lp.HeadParams(EYE, np.ones(3)), r"v must have shape \(2,\)"),
     "output not a row": (
@@ -125,7 +133,7 @@ MISTAKES = {
         "whole number of tokens",
     ),
     "bayes risk without a method": (
-        lambda: lp.LinearRegression(EYE).bayes_risk(5),
+        lambda: lp.LinearRegression(np.diag([1.0, 2.0])).bayes_risk(5),
         r"pass method=lp.MonteCarlo\(key\)",
     ),
     "product task of an array": (

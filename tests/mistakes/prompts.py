@@ -10,6 +10,10 @@ from .things import EYE, GAUSSIAN, HEAD, KEY, PROMPT
 MIXTURE = lp.Mixture([1, 1], [GAUSSIAN, lp.Gaussian([1.0, 0.0], EYE)])
 
 MISTAKES = {
+    "tokens with outliers": (
+        lambda: lp.output_error(HEAD, lp.Empirical([[1e3, 0.0], [0.0, 0.0]]), np.ones(2), 10),
+        "tokens whose scores differ by 1e\\+03. To fix: remove tokens that are outliers",
+    ),
     "length below one": (lambda: lp.output_error(HEAD, GAUSSIAN, [1, 0], 0.5), "L must be >= 1"),
     "length beyond 1e100": (
         lambda: lp.output_error(HEAD, GAUSSIAN, [1, 0], 1e155),

@@ -42,6 +42,17 @@ def tilted_moments(points, log_weights, tilts) -> tuple[np.ndarray, np.ndarray, 
     return top[:, 0] + np.log(total), mean, second - np.einsum("qi,qj->qij", mean, mean)
 
 
+def key_value_moments(keys, values, log_weights, tilts) -> tuple[np.ndarray, np.ndarray]:
+    """(log sum_i w_i e^<u, k_i>, sum_i p_i v_i) for every row u of tilts, in float64."""
+    keys, values, tilts = (np.asarray(a, np.float64) for a in (keys, values, tilts))
+    logs = np.zeros(len(keys)) if log_weights is None else np.asarray(log_weights, np.float64)
+    scores = tilts @ keys.T + logs
+    top = scores.max(axis=1, keepdims=True)
+    terms = np.exp(scores - top)
+    total = terms.sum(axis=1, keepdims=True)
+    return (top + np.log(total))[:, 0], terms / total @ values
+
+
 def gaussian_attention(*, mean, cov, U, V, z) -> np.ndarray:
     """Lemma 2.1."""
     return V @ mean + V @ cov @ U @ z

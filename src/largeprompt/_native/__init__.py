@@ -15,7 +15,7 @@ from jax import ffi
 from jaxtyping import Array, Float, UInt32
 
 _SHORTEST = 64  # fewest tokens, which fill the lanes
-_NARROW = 32  # most coordinates for which many queries are faster than XLA's matrix products
+_NARROW = 64  # most coordinates of key and value for which many queries are faster than in XLA
 _FEW = 4  # most queries for which the kernel is faster at every width
 _TARGETS = ("largeprompt_tilted_moments", "largeprompt_weighted_sums")
 
@@ -35,28 +35,36 @@ def available() -> bool:
         # kernels compiled for another version of the interface fail here or at the first call
         with jax.ensure_compile_time_eval(), jax.default_device(cpu):
             one = jnp.ones((1, 1), jnp.float32)
-            return bool(tilted_moments(one, None, one)[1][0, 0] == 1)
+            return bool(tilted_moments(one, one, None, one)[1][0, 0] == 1)
     except (OSError, AttributeError, RuntimeError):
         return False
 
 
-def fits(points: Float[Array, "n d"], tilts: Float[Array, "q d"]) -> bool:
+def fits(
+    keys: Float[Array, "n k"], values: Float[Array, "n v"], tilts: Float[Array, "q k"]
+) -> bool:
     """Whether `tilted_moments` is available for these arrays and faster than XLA."""
-    (n, d), q = points.shape, len(tilts)
-    singles = points.dtype == tilts.dtype == jnp.float32
-    return singles and n >= _SHORTEST and (d <= _NARROW or q <= _FEW) and available()
+    n, width, q = len(keys), keys.shape[1] + values.shape[1], len(tilts)
+    singles = keys.dtype == values.dtype == tilts.dtype == jnp.float32
+    return singles and n >= _SHORTEST and (width <= _NARROW or q <= _FEW) and available()
 
 
 def tilted_moments(
-    points: Float[Array, "n d"], log_weights: Float[Array, " n"] | None, tilts: Float[Array, "q d"]
-) -> tuple[Float[Array, " q"], Float[Array, "q d"]]:
-    """Log normaliser and mean of weighted points at every tilt, in one pass."""
-    q, d = tilts.shape
-    results = [jax.ShapeDtypeStruct(shape, jnp.float32) for shape in ((q,), (q, d))]
+    keys: Float[Array, "n k"],
+    values: Float[Array, "n v"],
+    log_weights: Float[Array, " n"] | None,
+    tilts: Float[Array, "q k"],
+) -> tuple[Float[Array, " q"], Float[Array, "q v"]]:
+    """Log normaliser and mean value of weighted tokens at every tilt of the keys, in one pass.
+
+    Pass one array twice if the tokens are both keys and values: it is read once.
+    """
+    shapes = (len(tilts),), (len(tilts), values.shape[1])
+    results = [jax.ShapeDtypeStruct(shape, jnp.float32) for shape in shapes]
     # a batch of tilts with one prompt becomes a longer list of tilts: nothing is copied
     call = ffi.ffi_call(_TARGETS[0], results, vmap_method="expand_dims")
     logs = jnp.zeros(0) if log_weights is None else log_weights
-    log_normaliser, mean = call(points, logs.astype(jnp.float32), tilts)
+    log_normaliser, mean = call(keys, values, logs.astype(jnp.float32), tilts)
     return log_normaliser, mean
 
 

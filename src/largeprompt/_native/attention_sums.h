@@ -29,14 +29,16 @@ INLINE float weights_of_scores(Floats* scores, Sums& sums) {
 template <int64_t tile>
 INLINE void log_weights_of_tile(const Problem& p, int64_t first, int64_t size, Floats* logs) {
   float* log = reinterpret_cast<float*>(logs);
-  for (int64_t t = 0; t < tile; ++t)
-    log[t] = t >= size ? kNothing : p.log_weights ? p.log_weights[first + t] : 0.0f;
+  for (int g = 0; g < tile / kLanes; ++g) logs[g] = Floats{};
+  if (p.log_weights) std::memcpy(log, p.log_weights + first, size * sizeof(float));
+  for (int64_t t = size; t < tile; ++t) log[t] = kNothing;
 }
 
 // Adds the products of coordinates from j on of a vector of rows and those of a tilt.
 template <int columns>
 INLINE void add_products(const float* const* row, int64_t j, const float* tilt, int64_t ahead,
                          Floats* products) {
+#pragma GCC unroll 16
   for (int i = 0; i < kLanes; ++i)
     for (int c = 0; c < columns; ++c) {
       const float* at = row[i] + j + c * kLanes;
@@ -56,82 +58,143 @@ INLINE void add_rows(const float* rows, int64_t d, const float* weights, int64_t
   for (int c = 0; c < columns; ++c) store(mean + c * kLanes, moved[c]);
 }
 
-// For few tilts or wide tokens (at least one vector): rows are read in place, twice, the second
-// time from the first-level cache.
+// Rows of at least one vector: those of an array in place, or shorter ones copied and padded with
+// zeros, one tile at a time. The last coordinates are read as the last full vector of the row; its
+// first lanes belong to the vector before and are multiplied by 0.
+struct Rows {
+  const float *array, *end;
+  int64_t size, d, left, whole, last;
+  bool padded;
+  alignas(sizeof(Floats)) float copy[kRows * kLanes];
+
+  Rows(const float* array, int64_t n, int64_t size)
+      : array(array), end(array + n * size), size(size), d(std::max<int64_t>(size, kLanes)),
+        left(d % kLanes), whole(d - left), last(d - kLanes), padded(size < kLanes) {}
+
+  // The tile of `count` rows from `first` on.
+  const float* tile(int64_t first, int64_t count) {
+    if (!padded) return array + first * d;
+    Ints lane;
+    for (int i = 0; i < kLanes; ++i) lane[i] = i;
+    const Ints used = lane < int32_t(size);
+    for (int64_t t = 0; t < count; ++t) {
+      const float* row = array + (first + t) * size;
+      float last_rows[kLanes] = {};  // a vector of these would end beyond the array
+      if (row + kLanes > end) {
+        for (int64_t j = 0; j < size; ++j) last_rows[j] = row[j];
+        row = last_rows;
+      }
+      store(copy + t * kLanes, used ? load(row) : Floats{});
+    }
+    return copy;
+  }
+};
+
+// Adds the scores of a tile of rows.
+INLINE void add_scores(const Rows& of, const float* rows, int64_t size, const float* tilt,
+                       Floats* scores) {
+  float end_of_tilt[kLanes] = {};
+  if (of.padded) {
+    std::copy(tilt, tilt + of.size, end_of_tilt);
+    tilt = end_of_tilt;
+  } else {
+    std::copy(tilt + of.whole, tilt + of.d, end_of_tilt + kLanes - of.left);
+  }
+  const int64_t ahead = of.padded ? 0 : kAhead * of.d;
+  for (int64_t t = 0; t < size; t += kLanes) {
+    const float* row[kLanes];
+    // rows beyond the end repeat the last one, with weight 0
+    for (int i = 0; i < kLanes; ++i) row[i] = rows + std::min(t + i, size - 1) * of.d;
+    Floats products[kLanes] = {};
+    int64_t j = 0;
+    for (; j + 4 * kLanes <= of.d; j += 4 * kLanes)
+      add_products<4>(row, j, tilt + j, ahead, products);
+    for (; j < of.whole; j += kLanes) add_products<1>(row, j, tilt + j, ahead, products);
+    if (of.left) add_products<1>(row, of.last, end_of_tilt, ahead, products);
+    scores[t / kLanes] += sums(products);
+  }
+}
+
+// Sets mean to fade * mean + the weighted sum of a tile of rows.
+INLINE void add_values(const Rows& of, const float* rows, int64_t size, const float* weights,
+                       float fade, float* mean) {
+  float end_of_mean[kLanes] = {};
+  if (of.padded) {
+    std::copy(mean, mean + of.size, end_of_mean);
+    add_rows<1>(rows, kLanes, weights, size, fade, end_of_mean);
+    std::copy(end_of_mean, end_of_mean + of.size, mean);
+    return;
+  }
+  int64_t j = 0;
+  for (; j + 4 * kLanes <= of.d; j += 4 * kLanes)
+    add_rows<4>(rows + j, of.d, weights, size, fade, mean + j);
+  for (; j < of.whole; j += kLanes) add_rows<1>(rows + j, of.d, weights, size, fade, mean + j);
+  if (of.left) {
+    std::copy(mean + of.whole, mean + of.d, end_of_mean + kLanes - of.left);
+    add_rows<1>(rows + of.last, of.d, weights, size, fade, end_of_mean);
+    std::copy(end_of_mean + kLanes - of.left, end_of_mean + kLanes, mean + of.whole);
+  }
+}
+
+// For few tilts or wide tokens (keys or values of at least one vector): rows are read in place.
+// Values that are the keys are read from the first-level cache.
 void sums_by_rows(const Problem& p, int64_t begin, int64_t end, int64_t from, int64_t to,
                   Sums* sums_so_far, float* means) {
-  // the last coordinates are read as the last full vector of the row; its first lanes belong to the
-  // vector before and are multiplied by 0
-  const int64_t d = p.d, left = d % kLanes, whole = d - left, last = d - kLanes;
+  Rows keys(p.keys, p.n, p.k), values(p.values, p.n, p.v);
   for (int64_t first = begin; first < end; first += kRows) {
     const int64_t size = std::min(kRows, end - first);
-    const float* rows = p.points + first * d;
+    const float* scored = keys.tile(first, size);
+    const float* read = values.tile(first, size);
     for (int64_t a = from; a < to; ++a) {
-      const float* tilt = p.tilts + a * d;
-      float end_of_tilt[kLanes] = {}, end_of_mean[kLanes] = {};
-      std::copy(tilt + whole, tilt + d, end_of_tilt + kLanes - left);
       Floats scores[kRows / kLanes];
       log_weights_of_tile<kRows>(p, first, size, scores);
-      for (int64_t t = 0; t < size; t += kLanes) {
-        const float* row[kLanes];
-        // rows beyond the end repeat the last one, with weight 0
-        for (int i = 0; i < kLanes; ++i) row[i] = rows + std::min(t + i, size - 1) * d;
-        Floats products[kLanes] = {};
-        int64_t j = 0;
-        for (; j + 4 * kLanes <= d; j += 4 * kLanes)
-          add_products<4>(row, j, tilt + j, kAhead * d, products);
-        for (; j < whole; j += kLanes) add_products<1>(row, j, tilt + j, kAhead * d, products);
-        if (left) add_products<1>(row, last, end_of_tilt, kAhead * d, products);
-        scores[t / kLanes] += sums(products);
-      }
+      add_scores(keys, scored, size, p.tilts + a * p.k, scores);
       const float fade = weights_of_scores<kRows>(scores, sums_so_far[a - from]);
       const float* weights = reinterpret_cast<const float*>(scores);
-      float* mean = means + (a - from) * d;
-      int64_t j = 0;
-      for (; j + 4 * kLanes <= d; j += 4 * kLanes)
-        add_rows<4>(rows + j, d, weights, size, fade, mean + j);
-      for (; j < whole; j += kLanes) add_rows<1>(rows + j, d, weights, size, fade, mean + j);
-      if (left) {
-        std::copy(mean + whole, mean + d, end_of_mean + kLanes - left);
-        add_rows<1>(rows + last, d, weights, size, fade, end_of_mean);
-        std::copy(end_of_mean + kLanes - left, end_of_mean + kLanes, mean + whole);
-      }
+      add_values(values, read, size, weights, fade, means + (a - from) * p.v);
     }
+  }
+}
+
+// Columns of a tile of rows, with zeros beyond its end.
+INLINE void transpose(const float* rows, int64_t size, int64_t d, Floats* columns) {
+  float* column = reinterpret_cast<float*>(columns);
+  for (int64_t j = 0; j < d; ++j) {
+    for (int64_t t = 0; t < size; ++t) column[j * kTile + t] = rows[t * d + j];
+    for (int64_t t = size; t < kTile; ++t) column[j * kTile + t] = 0;
   }
 }
 
 // For many tilts of narrow tokens: a tile is transposed once, and each lane is a token.
 void sums_by_columns(const Problem& p, int64_t begin, int64_t end, int64_t from, int64_t to,
                      Sums* sums, float* means) {
-  const int64_t d = p.d;
-  Space space(kGroups * (d + 1) + (to - from) * d);
-  Floats *columns = space.data(), *logs = columns + kGroups * d, *sums_of_columns = logs + kGroups;
+  const int64_t k = p.k, v = p.v;
+  const bool one_array = p.keys == p.values && k == v;
+  Space space(kGroups * (k + 1 + (one_array ? 0 : v)) + (to - from) * v);
+  Floats *logs = space.data(), *keys = logs + kGroups;
+  Floats *values = one_array ? keys : keys + kGroups * k, *sums_of_values = values + kGroups * v;
   for (int64_t first = begin; first < end; first += kTile) {
     const int64_t size = std::min(kTile, end - first);
-    const float* rows = p.points + first * d;
-    float* column = reinterpret_cast<float*>(columns);
-    for (int64_t j = 0; j < d; ++j) {
-      for (int64_t t = 0; t < size; ++t) column[j * kTile + t] = rows[t * d + j];
-      for (int64_t t = size; t < kTile; ++t) column[j * kTile + t] = 0;
-    }
+    transpose(p.keys + first * k, size, k, keys);
+    if (!one_array) transpose(p.values + first * v, size, v, values);
     log_weights_of_tile<kTile>(p, first, size, logs);
     for (int64_t a = from; a < to; ++a) {
-      const float* tilt = p.tilts + a * d;
+      const float* tilt = p.tilts + a * k;
       Floats weights[kGroups];
       for (int g = 0; g < kGroups; ++g) weights[g] = logs[g];
-      for (int64_t j = 0; j < d; ++j)
-        for (int g = 0; g < kGroups; ++g) weights[g] += tilt[j] * columns[j * kGroups + g];
+      for (int64_t j = 0; j < k; ++j)
+        for (int g = 0; g < kGroups; ++g) weights[g] += tilt[j] * keys[j * kGroups + g];
       const float fade = weights_of_scores<kTile>(weights, sums[a - from]);
-      Floats* moved = sums_of_columns + (a - from) * d;
-      for (int64_t j = 0; j < d; ++j) {
+      Floats* moved = sums_of_values + (a - from) * v;
+      for (int64_t j = 0; j < v; ++j) {
         Floats even{}, odd{};
         for (int g = 0; g < kGroups; g += 2) {
-          even += weights[g] * columns[j * kGroups + g];
-          odd += weights[g + 1] * columns[j * kGroups + g + 1];
+          even += weights[g] * values[j * kGroups + g];
+          odd += weights[g + 1] * values[j * kGroups + g + 1];
         }
         moved[j] = moved[j] * fade + (even + odd);
       }
     }
   }
-  for (int64_t k = 0; k < (to - from) * d; ++k) means[k] = sum(sums_of_columns[k]);
+  for (int64_t i = 0; i < (to - from) * v; ++i) means[i] = sum(sums_of_values[i]);
 }

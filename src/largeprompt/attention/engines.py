@@ -7,7 +7,7 @@ memory does not grow with the number of tokens. *fused* does the same in one ker
 """
 
 from functools import partial
-from typing import Any, Literal, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 import equinox as eqx
 import jax
@@ -22,10 +22,18 @@ from . import gpu_kernel
 Engine = Literal["auto", "dense", "streamed", "fused"]
 
 _DENSE_SCORES = 2**22  # most scores for which `auto` chooses the dense engine
-_BLOCK_SCORES = 2**22  # scores per block of the streamed engine
+_BLOCK_SCORES = 2**19  # scores per block of the streamed engine, which stay in the cache
 _GPU_BLOCK_SCORES = 2**26  # larger on a GPU, where a block is one launch and must fill the chip
 # fewest scores for which `auto` chooses a kernel: below, launching it costs as much as the work
 _FUSED_SCORES = {"gpu": 2**20, "cpu": 2**12}
+
+
+class Tokens(NamedTuple):
+    """Points of a prompt and its log weights; with `values` the points are keys only."""
+
+    points: Float[Array, "n d"]
+    values: Float[Array, "n v"] | None
+    log_weights: Float[Array, " n"] | None
 
 
 def empirical_moments(
@@ -37,21 +45,8 @@ def empirical_moments(
     block_size: int | None = None,
 ) -> TiltedMoments:
     """Tilted moments of a prompt at q tilts, by the given engine ("auto" chooses by size)."""
-    engine, block_size = checked_engine(engine, block_size)
-    # for the default device; `_by_kernel` checks again for the device that runs the program
-    device = jax.default_backend()
-    kernel_here = block_size is None and _has_kernel(device, prompt, tilts, with_cov)
-    scores = prompt.n * len(tilts)
-    if engine == "auto" and kernel_here and scores >= _FUSED_SCORES[device]:
-        engine = "fused"
-    if engine == "auto":
-        engine = "dense" if scores <= _DENSE_SCORES and block_size is None else "streamed"
-    if engine == "dense":
-        return tilted_moments(prompt.points, prompt.log_weights, tilts, with_cov=with_cov)
-    block_size = _block(block_size, prompt.n, len(tilts))
-    if engine == "fused" and kernel_here:
-        return _by_kernel(prompt, tilts, with_cov, block_size)
-    return _streamed(prompt, tilts, with_cov=with_cov, block_size=block_size)
+    tokens = Tokens(prompt.points, None, prompt.log_weights)
+    return _moments(tokens, tilts, with_cov=with_cov, engine=engine, block_size=block_size)
 
 
 def key_value_moments(
@@ -63,17 +58,36 @@ def key_value_moments(
 ) -> TiltedMoments:
     """Log normaliser and mean value of keys and values at q tilts of the keys.
 
-    The two arrays are read in place. There is no fused kernel for them: *fused* is *streamed*.
+    The two arrays are read in place.
     """
+    tokens = Tokens(pair.keys, pair.values, pair.log_weights)
+    return _moments(tokens, tilts, with_cov=False, engine=engine, block_size=block_size)
+
+
+def _moments(
+    tokens: Tokens,
+    tilts: Float[Array, "q d"],
+    *,
+    with_cov: bool,
+    engine: Engine,
+    block_size: int | None,
+) -> TiltedMoments:
     engine, block_size = checked_engine(engine, block_size)
+    # for the default device; `_by_kernel` checks again for the device that runs the program
+    device, n = jax.default_backend(), len(tokens.points)
+    kernel_here = block_size is None and _has_kernel(device, tokens, tilts, with_cov)
+    scores = n * len(tilts)
+    if engine == "auto" and kernel_here and scores >= _FUSED_SCORES[device]:
+        engine = "fused"
     if engine == "auto":
-        few = pair.n * len(tilts) <= _DENSE_SCORES and block_size is None
-        engine = "dense" if few else "streamed"
+        engine = "dense" if scores <= _DENSE_SCORES and block_size is None else "streamed"
     if engine == "dense":
-        return tilted_moments(pair.keys, pair.log_weights, tilts, values=pair.values)
-    block_size = _block(block_size, pair.n, len(tilts))
-    arrays = (pair.keys, pair.values, pair.log_weights)
-    return _over_blocks(arrays, tilts, with_cov=False, block_size=block_size)
+        points, values, logs = tokens
+        return tilted_moments(points, logs, tilts, with_cov=with_cov, values=values)
+    block_size = _block(block_size, n, len(tilts))
+    if engine == "fused" and kernel_here:
+        return _by_kernel(tokens, tilts, with_cov, block_size)
+    return _streamed(tokens, tilts, with_cov=with_cov, block_size=block_size)
 
 
 def _block(block_size: int | None, n: int, queries: int) -> int:
@@ -132,28 +146,35 @@ def _part_of_a_prompt(
     return jax.tree.map(lambda leaf: jax.lax.all_gather(leaf, axes), part).union()
 
 
-def _has_kernel(device: str, prompt: Empirical, tilts: Float[Array, "q d"], with_cov: bool) -> bool:
+def _has_kernel(device: str, tokens: Tokens, tilts: Float[Array, "q d"], with_cov: bool) -> bool:
     """Whether the device has a kernel for these tokens and tilts."""
+    points, values, _ = tokens
     if device == "gpu":
-        return gpu_kernel.fits(prompt, len(tilts), with_cov=with_cov)
-    return device == "cpu" and not with_cov and _native.fits(prompt.points, tilts)
+        return gpu_kernel.fits(points, values, len(tilts), with_cov=with_cov)
+    read = points if values is None else values
+    return device == "cpu" and not with_cov and _native.fits(points, read, tilts)
 
 
 @partial(jax.custom_jvp, nondiff_argnums=(2, 3))
 def _by_kernel(
-    prompt: Empirical, tilts: Float[Array, "q d"], with_cov: bool, block_size: int
+    tokens: Tokens, tilts: Float[Array, "q d"], with_cov: bool, block_size: int
 ) -> TiltedMoments:
     kernels = {}
-    if _has_kernel("gpu", prompt, tilts, with_cov) and jax.default_backend() == "gpu":
-        kernels["cuda"] = partial(gpu_kernel.fused_moments, with_cov=with_cov)
-    if _has_kernel("cpu", prompt, tilts, with_cov):
+    if _has_kernel("gpu", tokens, tilts, with_cov) and jax.default_backend() == "gpu":
+        kernels["cuda"] = partial(_on_gpu, with_cov=with_cov)
+    if _has_kernel("cpu", tokens, tilts, with_cov):
         kernels["cpu"] = _on_cpu
     streamed = partial(_streamed, with_cov=with_cov, block_size=block_size)
-    return jax.lax.platform_dependent(prompt, tilts, **kernels, default=streamed)
+    return jax.lax.platform_dependent(tokens, tilts, **kernels, default=streamed)
 
 
-def _on_cpu(prompt: Empirical, tilts: Float[Array, "q d"]) -> TiltedMoments:
-    found = _native.tilted_moments(prompt.points, prompt.log_weights, tilts)
+def _on_gpu(tokens: Tokens, tilts: Float[Array, "q d"], *, with_cov: bool) -> TiltedMoments:
+    return gpu_kernel.fused_moments(*tokens, tilts, with_cov=with_cov)
+
+
+def _on_cpu(tokens: Tokens, tilts: Float[Array, "q d"]) -> TiltedMoments:
+    points, values, logs = tokens
+    found = _native.tilted_moments(points, points if values is None else values, logs, tilts)
     return TiltedMoments(*found, None)
 
 
@@ -166,31 +187,17 @@ def _by_kernel_jvp(with_cov: bool, block_size: int, primals: tuple, tangents: tu
 
 @partial(jax.jit, static_argnames=("with_cov", "block_size"))
 def _streamed(
-    prompt: Empirical, tilts: Float[Array, "q d"], *, with_cov: bool, block_size: int
+    tokens: Tokens, tilts: Float[Array, "q d"], *, with_cov: bool, block_size: int
 ) -> TiltedMoments:
-    arrays = (prompt.points, None, prompt.log_weights)
-    return _over_blocks(arrays, tilts, with_cov=with_cov, block_size=block_size)
-
-
-def _over_blocks(
-    arrays: tuple[Array, Array | None, Array | None],
-    tilts: Float[Array, "q d"],
-    *,
-    with_cov: bool,
-    block_size: int,
-) -> TiltedMoments:
-    """Merge the moments of whole blocks in a scan, then those of the remainder.
-
-    `arrays` are points (or keys), values if they are not the points, and log weights.
-    """
+    """Merge the moments of whole blocks in a scan, then those of the remainder."""
 
     def block(start: Array | int, size: int) -> TiltedMoments:
         points, values, logs = jax.tree.map(
-            lambda array: jax.lax.dynamic_slice_in_dim(array, start, size), arrays
+            lambda array: jax.lax.dynamic_slice_in_dim(array, start, size), tokens
         )
         return tilted_moments(points, logs, tilts, with_cov=with_cov, values=values)
 
-    whole, remainder = divmod(len(arrays[0]), block_size)
+    whole, remainder = divmod(len(tokens.points), block_size)
 
     def step(summary: TiltedMoments, index: Array) -> tuple[TiltedMoments, None]:
         return summary.merge(block(index * block_size, block_size)), None

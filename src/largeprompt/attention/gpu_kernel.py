@@ -2,7 +2,8 @@
 
 Program (block of queries, part of the prompt) reads its tokens once, keeps scores and weights in
 registers, and writes the moments of its part; the parts are merged as blocks of tokens are
-(measures/tilted_moments.py). Parallelism over parts lets even one query fill the chip.
+(measures/tilted_moments.py). Parallelism over parts lets even one query fill the chip. Keys and
+values may be two arrays of different widths; a single array is loaded once for both.
 
 Tokens are float32 or bfloat16; scores, weights and sums are float32, and no product is rounded to
 TensorFloat-32. For many queries of bfloat16 tokens the matrix units are used, with tilts and
@@ -11,6 +12,7 @@ tokens are left to XLA, whose float32 matrix products are faster.
 """
 
 from functools import partial
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -19,7 +21,7 @@ from jax.experimental.pallas import triton
 from jaxtyping import Array, Float
 
 from .._softmax_sums import NO_WEIGHT, SoftmaxSums
-from ..measures import Empirical, TiltedMoments
+from ..measures import TiltedMoments
 
 _FEW = 8  # most queries taken one by one: up to here memory bandwidth is the limit
 _PARTS = 4096  # parts of the prompt for one query: about 32 programs on each of 132 processors
@@ -29,85 +31,141 @@ _TOKENS = (jnp.float32, jnp.bfloat16)
 _WIDEST = 256  # coordinates that fit the registers
 
 
-def fits(prompt: Empirical, queries: int, *, with_cov: bool) -> bool:
-    """Whether there is a kernel for this prompt and number of queries."""
+def fits(
+    points: Float[Array, "n d"], values: Float[Array, "n v"] | None, queries: int, *, with_cov: bool
+) -> bool:
+    """Whether there is a kernel for these tokens (keys, if there are values) and so many queries.
+
+    Covariances are those of a single array.
+    """
+    arrays = [points] if values is None else [points, values]
+    kinds, widest = {array.dtype for array in arrays}, max(array.shape[-1] for array in arrays)
+    known = len(kinds) == 1 and points.dtype in _TOKENS
     if with_cov:
-        return prompt.points.dtype in _TOKENS and queries <= _FEW and prompt.dim <= 64
-    many = prompt.points.dtype == jnp.bfloat16
-    few = prompt.points.dtype in _TOKENS and queries <= _FEW
-    return (few or many) and prompt.dim <= _WIDEST
+        return known and values is None and queries <= _FEW and widest <= 64
+    many = points.dtype == jnp.bfloat16
+    return known and (queries <= _FEW or many) and widest <= _WIDEST
 
 
 @partial(jax.jit, static_argnames=("with_cov", "interpret"))
 def fused_moments(
-    prompt: Empirical,
+    points: Float[Array, "n d"],
+    values: Float[Array, "n v"] | None,
+    log_weights: Float[Array, " n"] | None,
     tilts: Float[Array, "q d"],
     *,
     with_cov: bool = False,
     interpret: bool = False,
 ) -> TiltedMoments:
-    """Moments of a prompt at q tilts; more than 8 are taken in blocks, on the matrix units."""
+    """Moments of a prompt at q tilts; more than 8 are taken in blocks, on the matrix units.
+
+    With `values`, the points give the weights only and the mean is that of the values.
+    """
+    arrays = _Arrays(points, values, log_weights)
     tilts = tilts.astype(jnp.float32)
     if len(tilts) <= _FEW:
-        parts = _one_by_one(prompt, tilts, with_cov, interpret)
+        parts = _one_by_one(arrays, tilts, with_cov, interpret)
     else:
-        parts = _in_blocks(prompt, tilts, interpret)
+        parts = _in_blocks(arrays, tilts, interpret)
     return parts.union()
 
 
+class _Arrays(NamedTuple):
+    """Tokens of a prompt in the memory of the device, or references to them in a kernel."""
+
+    points: Any
+    values: Any
+    log_weights: Any
+
+    @property
+    def present(self) -> list:
+        """Those that are not None."""
+        return [array for array in self if array is not None]
+
+    @property
+    def n(self) -> int:
+        return self.points.shape[0]
+
+    @property
+    def widths(self) -> tuple[int, int]:
+        """Coordinates of a key and of a value."""
+        d = self.points.shape[1]
+        return d, d if self.values is None else self.values.shape[1]
+
+    @property
+    def padded_widths(self) -> tuple[int, int]:
+        """The powers of 2 that hold them, at least 16."""
+        key, value = (max(16, _power_of_2(width)) for width in self.widths)
+        return key, value
+
+    def references(self, refs: tuple) -> "_Arrays":
+        """The references to the arrays that are present, in order."""
+        given = iter(refs)
+        return _Arrays(*(None if array is None else next(given) for array in self))
+
+    def load(self, start: Array, rows: int, n: int, kind: Any = None) -> tuple[Array, Array, Array]:
+        """Keys and values of the tokens from `start` on and their log weights, from references.
+
+        Rows and coordinates that do not exist are 0, and such rows have no weight.
+        """
+        inside = start + jax.lax.iota(jnp.int32, rows) < n
+
+        def rows_of(ref: Any, width: int, padded: int) -> Array:
+            used = jax.lax.iota(jnp.int32, padded) < width
+            at = ref.at[pl.ds(start, rows), pl.ds(0, padded)]
+            found = triton.load(at, mask=inside[:, None] & used[None, :], other=0.0)
+            return found if kind is None else found.astype(kind)
+
+        (key, value), (wide, read) = self.widths, self.padded_widths
+        keys = rows_of(self.points, key, wide)
+        values = keys if self.values is None else rows_of(self.values, value, read)
+        logs = jnp.zeros(rows, jnp.float32)
+        if self.log_weights is not None:
+            at = self.log_weights.at[pl.ds(start, rows)]
+            logs = triton.load(at, mask=inside, other=0.0).astype(jnp.float32)
+        return keys, values, jnp.where(inside, logs, NO_WEIGHT)
+
+
 def _one_by_one(
-    prompt: Empirical, tilts: Float[Array, "q d"], with_cov: bool, interpret: bool
+    arrays: _Arrays, tilts: Float[Array, "q d"], with_cov: bool, interpret: bool
 ) -> TiltedMoments:
     """Moments of the parts of a prompt, shape (parts, q, ...), one program for each query.
 
     For covariances the tokens are centred at the mean of the first rows of the part.
     """
-    (n, d), q = prompt.points.shape, len(tilts)
-    width = max(16, _power_of_2(d))
-    rows = max(16, 2048 // width)
+    n, q, (d, v), (wide, width) = arrays.n, len(tilts), arrays.widths, arrays.padded_widths
+    rows = max(16, 2048 // max(wide, width))
     parts = min(_PARTS // 4 if with_cov else _PARTS, -(-n // rows))
     steps = -(-n // (rows * parts))
-    weighted = prompt.log_weights is not None
+    count = len(arrays.present)
 
-    def kernel(tilt_ref, points_ref, *refs) -> None:
-        log_weights_ref = refs[0] if weighted else None
-        log_ref, mean_ref, *cov_refs = refs[weighted:]
-        used = jax.lax.iota(jnp.int32, width) < d
-        tilt = tilt_ref[...].reshape(width)
+    def kernel(tilt_ref, *refs) -> None:
+        tokens = arrays.references(refs[:count])
+        log_ref, mean_ref, *cov_refs = refs[count:]
+        tilt = tilt_ref[...].reshape(wide)
         first = pl.program_id(1) * steps * rows
+        load = partial(tokens.load, rows=rows, n=n, kind=jnp.float32)
 
-        def load(start: Array) -> tuple[Array, Array]:
-            """Load the tokens from `start` on and their log weights."""
-            inside = start + jax.lax.iota(jnp.int32, rows) < n
-            mask = inside[:, None] & used[None, :]
-            at = points_ref.at[pl.ds(start, rows), pl.ds(0, width)]
-            x = triton.load(at, mask=mask, other=0.0).astype(jnp.float32)
-            logs = jnp.zeros(rows, jnp.float32)
-            if log_weights_ref is not None:
-                at = log_weights_ref.at[pl.ds(start, rows)]
-                logs = triton.load(at, mask=inside, other=0.0).astype(jnp.float32)
-            return x, jnp.where(inside, logs, NO_WEIGHT)
-
-        centre = 0.0 * tilt
+        centre = jnp.zeros(width, jnp.float32)
         if with_cov:
             present = jnp.clip(n - first, 1, rows).astype(jnp.float32)
-            centre = jnp.sum(load(first)[0], axis=0) / present
+            centre = jnp.sum(load(first)[1], axis=0) / present
 
         def step(i: Array, sums: SoftmaxSums) -> SoftmaxSums:
-            x, logs = load(first + i * rows)
+            x, read, logs = load(first + i * rows)
             scores = jnp.sum(x * tilt[None, :], axis=1) + logs
             top = jnp.maximum(sums.top, jnp.max(scores))
             weights = jnp.exp(scores - top)
             if with_cov:
-                x = x - centre[None, :]
-            weighted = weights[:, None] * x
+                read = read - centre[None, :]
+            weighted = weights[:, None] * read
             found = (jnp.sum(weights), jnp.sum(weighted, axis=0))
             if with_cov:
-                found += (jnp.dot(weighted.T, x, precision="highest"),)
+                found += (jnp.dot(weighted.T, read, precision="highest"),)
             return sums.rescaled(top).add(SoftmaxSums(top, found))
 
         zero = jnp.zeros((), jnp.float32)
-        empty = (zero, 0.0 * tilt)
+        empty = (zero, jnp.zeros(width, jnp.float32))
         if with_cov:
             empty += (jnp.zeros((width, width), jnp.float32),)
         nothing = SoftmaxSums(zero + NO_WEIGHT, empty)
@@ -120,22 +178,21 @@ def _one_by_one(
             cov_refs[0][...] = cov.reshape(1, 1, width, width)
 
     shapes = [(parts, q), (parts, q, width), *([(parts, q, width, width)] if with_cov else [])]
-    padded = jnp.pad(tilts, ((0, 0), (0, width - d)))
-    operands = [padded, prompt.points, *([prompt.log_weights] if weighted else [])]
+    padded = jnp.pad(tilts, ((0, 0), (0, wide - d)))
     found = pl.pallas_call(
         kernel,
         grid=(q, parts),
         in_specs=[
-            pl.BlockSpec((1, width), lambda b, c: (b, 0)),
-            *(pl.BlockSpec(memory_space=pl.ANY) for _ in operands[1:]),
+            pl.BlockSpec((1, wide), lambda b, c: (b, 0)),
+            *(pl.BlockSpec(memory_space=pl.ANY) for _ in arrays.present),
         ],
         out_specs=[_slot(shape) for shape in shapes],
         out_shape=[jax.ShapeDtypeStruct(shape, jnp.float32) for shape in shapes],
         compiler_params=triton.CompilerParams(num_warps=4 if with_cov else 1, num_stages=5),
         interpret=interpret,
-    )(*operands)
-    cov = found[2][..., :d, :d] if with_cov else None
-    return TiltedMoments(found[0], found[1][..., :d], cov)
+    )(padded, *arrays.present)
+    cov = found[2][..., :v, :v] if with_cov else None
+    return TiltedMoments(found[0], found[1][..., :v], cov)
 
 
 def _slot(shape: tuple[int, ...]) -> pl.BlockSpec:
@@ -144,39 +201,29 @@ def _slot(shape: tuple[int, ...]) -> pl.BlockSpec:
     return pl.BlockSpec((1, 1, *rest), lambda b, c: (c, b, *(0 for _ in rest)))
 
 
-def _in_blocks(prompt: Empirical, tilts: Float[Array, "q d"], interpret: bool) -> TiltedMoments:
+def _in_blocks(arrays: _Arrays, tilts: Float[Array, "q d"], interpret: bool) -> TiltedMoments:
     """Moments of the parts of a bfloat16 prompt for many queries, shape (parts, q, ...)."""
-    (n, d), q = prompt.points.shape, len(tilts)
-    width, rows = max(16, _power_of_2(d)), 128
-    blocks = -(-q // _QUERIES)
+    n, q, (d, v), (wide, width) = arrays.n, len(tilts), arrays.widths, arrays.padded_widths
+    rows, blocks = 128, -(-q // _QUERIES)
     parts = min(max(1, _PROGRAMS // blocks), -(-n // rows))
     steps = -(-n // (rows * parts))
-    weighted = prompt.log_weights is not None
-    padded = jnp.pad(tilts, ((0, blocks * _QUERIES - q), (0, width - d)))
+    count = len(arrays.present)
+    padded = jnp.pad(tilts, ((0, blocks * _QUERIES - q), (0, wide - d)))
 
-    def kernel(tilts_ref, points_ref, *refs) -> None:
-        log_weights_ref = refs[0] if weighted else None
-        log_ref, mean_ref = refs[weighted:]
-        used = jax.lax.iota(jnp.int32, width) < d
+    def kernel(tilts_ref, *refs) -> None:
+        tokens = arrays.references(refs[:count])
+        log_ref, mean_ref = refs[count:]
         tilts = _halves(tilts_ref[...])
         first = pl.program_id(1) * steps * rows
 
         def step(i: Array, sums: SoftmaxSums) -> SoftmaxSums:
-            start = first + i * rows
-            inside = start + jax.lax.iota(jnp.int32, rows) < n
-            at = points_ref.at[pl.ds(start, rows), pl.ds(0, width)]
-            x = triton.load(at, mask=inside[:, None] & used[None, :], other=0.0)
-            logs = jnp.zeros(rows, jnp.float32)
-            if log_weights_ref is not None:
-                at = log_weights_ref.at[pl.ds(start, rows)]
-                logs = triton.load(at, mask=inside, other=0.0).astype(jnp.float32)
-            scores = _product(tilts[0], x.T) + _product(tilts[1], x.T)
-            scores = scores + jnp.where(inside, logs, NO_WEIGHT)[None, :]
+            x, read, logs = tokens.load(first + i * rows, rows, n)
+            scores = _product(tilts[0], x.T) + _product(tilts[1], x.T) + logs[None, :]
             top = jnp.maximum(sums.top, jnp.max(scores, axis=1))
             weights = jnp.exp(scores - top[:, None])
             total, weighted = sums.rescaled(top).first
             for part in _halves(weights):  # added one by one: the matrix units accumulate
-                weighted = weighted + _product(part, x)
+                weighted = weighted + _product(part, read)
             return SoftmaxSums(top, (total + jnp.sum(weights, axis=1), weighted))
 
         zero = jnp.zeros(_QUERIES, jnp.float32)
@@ -186,14 +233,13 @@ def _in_blocks(prompt: Empirical, tilts: Float[Array, "q d"], interpret: bool) -
         log_ref[...] = log_sum[None, :]
         mean_ref[...] = mean[None, :, :]
 
-    operands = [padded, prompt.points, *([prompt.log_weights] if weighted else [])]
     shapes = [(parts, blocks * _QUERIES), (parts, blocks * _QUERIES, width)]
     logs, means = pl.pallas_call(
         kernel,
         grid=(blocks, parts),
         in_specs=[
-            pl.BlockSpec((_QUERIES, width), lambda b, c: (b, 0)),
-            *(pl.BlockSpec(memory_space=pl.ANY) for _ in operands[1:]),
+            pl.BlockSpec((_QUERIES, wide), lambda b, c: (b, 0)),
+            *(pl.BlockSpec(memory_space=pl.ANY) for _ in arrays.present),
         ],
         out_specs=[
             pl.BlockSpec((1, _QUERIES), lambda b, c: (c, b)),
@@ -202,8 +248,8 @@ def _in_blocks(prompt: Empirical, tilts: Float[Array, "q d"], interpret: bool) -
         out_shape=[jax.ShapeDtypeStruct(shape, jnp.float32) for shape in shapes],
         compiler_params=triton.CompilerParams(num_warps=4, num_stages=3),
         interpret=interpret,
-    )(*operands)
-    return TiltedMoments(logs[:, :q], means[:, :q, :d], None)
+    )(padded, *arrays.present)
+    return TiltedMoments(logs[:, :q], means[:, :q, :v], None)
 
 
 def _halves(x: Float[Array, "..."]) -> tuple[Array, Array]:

@@ -7,6 +7,7 @@ import typer
 from .. import __version__
 from ._output import ErrorLineGroup
 from .error_commands import curve, length, regime
+from .explore_commands import explore
 from .reproduce_commands import report, reproduce, studies
 from .training_commands import flow, risk, train
 
@@ -34,5 +35,5 @@ def largeprompt(
     """Softmax attention on measures of tokens, for finite and infinite prompts."""
 
 
-for command in (reproduce, studies, report, curve, regime, length, risk, flow, train):
+for command in (reproduce, studies, report, curve, regime, length, risk, flow, train, explore):
     app.command()(command)

@@ -29,6 +29,8 @@ _SINKS = 4  # first tokens that StreamingLLM keeps
 _ROUNDS = 20  # of k-means
 _PRIOR = 0.3  # queries that the expansion at the mean query counts for, for each coefficient
 _LOWEST_CURVATURE = 0.01
+_BLOCK = 2048  # tokens at a time, whose scores fit the cache
+_LITTLE = 0.5  # weight of the tail below which its sums are not those of all tokens less the atoms
 _LONG = 2**14  # tokens beyond which single-precision prompts are compressed in single precision
 
 
@@ -99,6 +101,91 @@ def compress(
     return Compressed(found.keys, found.values, found.log_weights, found.tail, error)
 
 
+class _Attention(NamedTuple):
+    """Softmax of all queries over all tokens, computed once, one block of tokens at a time.
+
+    Blocks stay in the cache from their scores to their sums. `rows` are the queries that count.
+    """
+
+    terms: np.ndarray  # (blocks, q, size), relative to the largest score of query and block
+    tops: np.ndarray  # (blocks, q)
+    log_normalisers: np.ndarray  # (q,)
+    means: np.ndarray  # (q, v): the outputs
+    n: int
+    rows: np.ndarray
+
+    @classmethod
+    def of(
+        cls,
+        keys: np.ndarray,
+        values: np.ndarray,
+        log_masses: np.ndarray | None,
+        queries: np.ndarray,
+    ) -> "_Attention":
+        """Attention of the queries, in the dtype of the arrays."""
+        n, q, kind = len(keys), len(queries), keys.dtype
+        size = min(n, _BLOCK)
+        blocks = -(-n // size)
+        terms, tops = np.empty((blocks, q, size), kind), np.empty((blocks, q))
+        terms[-1] = 0.0  # the last block may be shorter
+        totals, sums = np.zeros((blocks, q)), np.zeros((blocks, q, values.shape[1]))
+        for b in range(blocks):
+            part = slice(b * size, min((b + 1) * size, n))
+            block = terms[b, :, : part.stop - part.start]
+            np.matmul(queries, keys[part].T, out=block)
+            if log_masses is not None:
+                block += log_masses[part]
+            tops[b] = block.max(axis=1)
+            block -= np.where(tops[b] > -np.inf, tops[b], 0.0).astype(kind)[:, None]
+            np.exp(block, out=block)
+            totals[b] = block.sum(axis=1)
+            sums[b] = block @ values[part]
+        top = tops.max(axis=0)
+        factors = np.exp(tops - top)
+        total = (factors * totals).sum(axis=0)
+        means = np.einsum("bq,bqv->qv", factors, sums) / total[:, None]
+        return cls(terms, tops, top + np.log(total), means, n, np.arange(q))
+
+    def restricted(self, rows: np.ndarray) -> "_Attention":
+        """For these queries only."""
+        return self._replace(rows=self.rows[rows])
+
+    @property
+    def log_normaliser(self) -> np.ndarray:
+        """(q,), float64."""
+        return self.log_normalisers[self.rows]
+
+    @property
+    def outputs(self) -> np.ndarray:
+        """(q, v), float64."""
+        return self.means[self.rows]
+
+    def _factors(self) -> np.ndarray:
+        """What turns the terms of query and block into weights, (blocks, q)."""
+        return np.exp(self.tops[:, self.rows] - self.log_normaliser)
+
+    def weights(self, index: np.ndarray) -> np.ndarray:
+        """Weights p_qi of these tokens, (q, len(index))."""
+        block, place = np.divmod(index, self.terms.shape[2])
+        terms = self.terms[block[:, None], self.rows[None, :], place[:, None]]
+        return (terms * self._factors()[block]).T.astype(self.terms.dtype)
+
+    def all_weights(self) -> np.ndarray:
+        """Weights of all tokens, (q, n)."""
+        factors = self._factors()[:, :, None].astype(self.terms.dtype)
+        weights = self.terms[:, self.rows] * factors
+        return weights.transpose(1, 0, 2).reshape(len(self.rows), -1)[:, : self.n]
+
+    def sums_over_queries(self, coefficients: np.ndarray, power: int) -> np.ndarray:
+        """sum_q c_jq p_qi^power for every token, (j, n), from coefficients (j, q)."""
+        found = np.empty((len(coefficients), len(self.terms), self.terms.shape[2]))
+        every = np.zeros((len(coefficients), self.terms.shape[1]))
+        for b, factors in enumerate(self._factors()):
+            every[:, self.rows] = coefficients * factors**power
+            found[:, b] = every.astype(self.terms.dtype) @ self.terms[b] ** power
+        return found.reshape(len(coefficients), -1)[:, : self.n]
+
+
 class _Problem(NamedTuple):
     """A prompt and queries; `masses` are those of the tokens, 1 without log weights."""
 
@@ -106,6 +193,7 @@ class _Problem(NamedTuple):
     values: np.ndarray
     log_masses: np.ndarray
     queries: np.ndarray
+    attention: _Attention
     keep: np.ndarray
     dtype: np.dtype
     log_weights: np.ndarray | None
@@ -116,17 +204,7 @@ class _Problem(NamedTuple):
 
     def restricted(self, rows: np.ndarray) -> "_Problem":
         """With these queries only."""
-        return self._replace(queries=self.queries[rows])
-
-    def weights(self) -> tuple[np.ndarray, np.ndarray]:
-        """Attention (q, n) and the log normaliser of every query."""
-        scores = self.queries @ self.keys.T + self.log_masses
-        top = scores.max(axis=1)
-        scores -= top[:, None]
-        np.exp(scores, out=scores)
-        total = scores.sum(axis=1)
-        scores /= total[:, None]
-        return scores, top + np.log(total)
+        return self._replace(queries=self.queries[rows], attention=self.attention.restricted(rows))
 
     def kept(self, index: np.ndarray, tail: Tail | None = None) -> Compressed:
         """These tokens as they are."""
@@ -152,12 +230,12 @@ class _Problem(NamedTuple):
     def error(self, found: Compressed, rows: np.ndarray, held_out: bool) -> CompressionError:
         """Relative squared error of a measure at these queries."""
         part = self.restricted(rows)
-        exact = part.weights()[0] @ self.values
+        exact = part.attention.outputs
         got = outputs(found, part.queries.astype(np.float64))
         squares = np.sum((got - exact) ** 2, axis=1)
         masses = np.exp(self.log_masses - self.log_masses.max())
         deviation = np.mean(np.sum((exact - masses @ self.values / masses.sum()) ** 2, axis=1))
-        floor = 1e-26 * float(np.mean(np.sum(self.values**2, axis=1)))
+        floor = 1e-26 * float(np.vdot(self.values, self.values)) / self.n
         if deviation <= floor:  # all tokens equal: nothing to be relative to
             relative = np.where(squares <= 1e14 * floor, 0.0, np.inf)
         else:
@@ -230,9 +308,10 @@ def _problem(
     single = pair.n > _LONG and pair.dtype != np.float64
     work = np.float32 if single else np.float64
     keys, values, masses, z = (
-        np.asarray(a).astype(work) for a in (pair.keys, pair.values, masses, z)
+        np.asarray(a).astype(work, copy=False) for a in (pair.keys, pair.values, masses, z)
     )
-    return _Problem(keys, values, masses, z, np.unique(kept % pair.n), pair.dtype, logs)
+    attention = _Attention.of(keys, values, None if logs is None else masses, z)
+    return _Problem(keys, values, masses, z, attention, np.unique(kept % pair.n), pair.dtype, logs)
 
 
 def _split(queries: int) -> tuple[np.ndarray, np.ndarray]:
@@ -315,8 +394,9 @@ def _by_method(
     problem: _Problem, atoms: int, rank: int | None, method: str, choose: str, key: KeyInput | None
 ) -> Compressed:
     if method == "gaussian tail":
-        score = _leverage(problem) if choose == "leverage" else _attention_mass(problem)
-        return _with_tail(problem, _top(problem, score, atoms), rank)
+        if choose == "leverage":
+            return _with_tail(problem, _most_leverage(problem, atoms), rank)
+        return _with_tail(problem, _top(problem, _attention_mass(problem), atoms), rank)
     if method == "moments":
         index = _top(problem, _attention_mass(problem), atoms)
         return _with_tail(problem, index, rank, literal=True)
@@ -332,21 +412,51 @@ def _top(problem: _Problem, score: np.ndarray, atoms: int) -> np.ndarray:
     """Indices of the tokens to keep and of the highest scores."""
     score = score.copy()
     score[problem.keep] = np.inf
-    return np.sort(np.argsort(-score, kind="stable")[:atoms])
+    return _highest(score, atoms)
+
+
+def _highest(score: np.ndarray, count: int) -> np.ndarray:
+    """Indices of the highest scores, in order; the first ones among equals."""
+    if count == 0:
+        return np.arange(0)
+    lowest = np.partition(score, len(score) - count)[len(score) - count]
+    above = np.flatnonzero(score > lowest)
+    equal = np.flatnonzero(score == lowest)[: count - len(above)]
+    return np.sort(np.concatenate([above, equal]))
 
 
 def _attention_mass(problem: _Problem) -> np.ndarray:
-    return problem.weights()[0].mean(axis=0)
+    q = len(problem.queries)
+    return problem.attention.sums_over_queries(np.full((1, q), 1 / q), 1)[0]
 
 
-def _leverage(problem: _Problem) -> np.ndarray:
-    """E[p_i^2 |v_i - T|^2]: what the output loses, to first order, without the token."""
-    p, _ = problem.weights()
-    T = p @ problem.values
-    p **= 2
-    lengths = np.sum(problem.values**2, axis=1)
-    cross = np.sum(problem.values * (p.T @ T), axis=1)
-    return lengths * p.sum(axis=0) - 2 * cross + np.sum(T**2, axis=1) @ p
+def _most_leverage(problem: _Problem, atoms: int) -> np.ndarray:
+    """Indices of the tokens to keep and of the highest leverages.
+
+    Leverage, E[p_i^2 |v_i - T|^2], is what the output loses, to first order, without the token. It
+    lies between E[p_i^2 (|v_i| -+ |T|)^2], which is cheap, so it is computed for the tokens only
+    that these bounds leave in question.
+    """
+    T = problem.attention.outputs
+    lengths = np.sqrt(np.einsum("nv,nv->n", problem.values, problem.values))
+    norms = np.sqrt(np.sum(T**2, axis=1))
+    powers = problem.attention.sums_over_queries(np.stack([norms**0, norms, norms**2]), 2)
+    middle, half = lengths**2 * powers[0] + powers[2], 2 * lengths * powers[1]
+    slack = 1e-5 * (middle + half)  # of rounding
+    low, high = np.maximum(middle - half - slack, 0.0), middle + half + slack
+    low[problem.keep] = high[problem.keep] = np.inf
+    if atoms == 0:
+        return np.arange(0)
+    index = np.flatnonzero(high >= np.partition(low, problem.n - atoms)[problem.n - atoms])
+    score = np.empty(len(index))
+    for start in range(0, len(index), _BLOCK):
+        part = index[start : start + _BLOCK]
+        p, values = problem.attention.weights(part) ** 2, problem.values[part]
+        cross = np.einsum("nv,nv->n", values, p.T @ T.astype(p.dtype))
+        squares = lengths[part] ** 2 * p.sum(axis=0) - 2 * cross + norms**2 @ p
+        score[start : start + _BLOCK] = squares
+    score[np.isin(index, problem.keep)] = np.inf
+    return index[_highest(score, atoms)]
 
 
 def _with_tail(
@@ -366,12 +476,9 @@ def _with_tail(
     log_mass = top + float(np.log(total))
     p /= p.dtype.type(total)
     mean_key, mean_value = p @ keys, p @ values
-    gaps = keys - mean_key
-    gaps *= np.sqrt(p)[:, None]
+    key_cov, cross = _covariances(keys, values, p, mean_key)
     root, inverse = query_metric(steps, keys.shape[1])
-    key_cov = root.T @ (gaps.T @ gaps).astype(np.float64) @ root
-    gaps *= np.sqrt(p)[:, None]  # these add up to 0: values need no centre
-    cross = root.T @ (gaps.T @ values).astype(np.float64)
+    key_cov, cross = root.T @ key_cov @ root, root.T @ cross
     mean_key, mean_value = mean_key.astype(np.float64), mean_value.astype(np.float64)
     seen = _SeenTail.of(problem, index)
     if literal:
@@ -396,6 +503,23 @@ def _with_tail(
     return problem.kept(index, problem.tail(tilt, log_mass + float(lift[0]), mean, factor))
 
 
+def _covariances(
+    keys: np.ndarray, values: np.ndarray, p: np.ndarray, mean_key: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Cov(k, k) and Cov(k, v) under the weights p, summed over blocks."""
+    key_cov, cross = np.zeros((keys.shape[1],) * 2), np.zeros((keys.shape[1], values.shape[1]))
+    space = np.empty_like(keys[:_BLOCK])
+    for start in range(0, len(keys), _BLOCK):
+        part = slice(start, start + _BLOCK)
+        roots = np.sqrt(p[part])[:, None]
+        gaps = np.subtract(keys[part], mean_key, out=space[: len(roots)])
+        gaps *= roots
+        key_cov += gaps.T @ gaps
+        gaps *= roots  # these add up to 0: values need no centre
+        cross += gaps.T @ values[part]
+    return key_cov, cross
+
+
 class _SeenTail(NamedTuple):
     """The tokens of the tail as the queries see them."""
 
@@ -408,12 +532,18 @@ class _SeenTail(NamedTuple):
     @classmethod
     def of(cls, problem: _Problem, atoms: np.ndarray) -> "_SeenTail":
         """The tokens that are not atoms."""
-        p, log_normaliser = problem.weights()
-        log_normaliser = log_normaliser.astype(np.float64)
-        of_atoms = p[:, atoms] @ problem.values[atoms]
-        p[:, atoms] = 0.0
-        share = np.maximum(p.sum(axis=1).astype(np.float64), 1e-300)
-        sums = p @ problem.values
+        attention = problem.attention
+        p = attention.weights(atoms).astype(np.float64)
+        of_atoms = p @ problem.values[atoms]
+        share = 1 - p.sum(axis=1)
+        sums = attention.outputs - of_atoms
+        log_normaliser = attention.log_normaliser
+        few = share < _LITTLE  # the difference has no digits left
+        if np.any(few):
+            rest = np.delete(np.arange(problem.n), atoms)
+            p = attention.restricted(np.flatnonzero(few)).all_weights()[:, rest]
+            share[few] = np.maximum(p.sum(axis=1, dtype=np.float64), 1e-300)
+            sums[few] = p @ problem.values[rest]
         value = sums / share[:, None]
         # the output less that of the tail: (1 - share) (output of the atoms - value)
         distance = np.sum((of_atoms + sums - value) ** 2, axis=1)
@@ -505,7 +635,7 @@ def _attention_matching(problem: _Problem, atoms: int) -> Compressed:
     """
     from scipy.optimize import nnls
 
-    p, _ = problem.weights()
+    p = problem.attention.all_weights()
     index = _top(problem, p.mean(axis=0), atoms)
     part = p[:, index]
     factors, _ = nnls(part, np.ones(len(part)))
@@ -515,7 +645,7 @@ def _attention_matching(problem: _Problem, atoms: int) -> Compressed:
     terms = part[:, used] * factors
     terms /= terms.sum(axis=1, keepdims=True)
     # least squares around the values as they are, so that few queries do not move them far
-    wanted = p @ problem.values - terms @ problem.values[index]
+    wanted = problem.attention.outputs - terms @ problem.values[index]
     gram = terms.T @ terms
     ridge = 1e-6 * np.trace(gram) / len(gram) * np.eye(len(gram))
     values = problem.values[index] + np.linalg.solve(gram + ridge, terms.T @ wanted)

@@ -9,7 +9,7 @@ import numpy as np
 from .. import _checks
 from .._float64 import in_float64
 from .._typing import ArrayInput
-from ..icl import BlockParams, LinearRegression
+from ..icl import AbstractTask, BlockParams, LinearRegression
 
 
 def admissible_alpha(task: LinearRegression) -> float:
@@ -39,6 +39,14 @@ def balanced_init(
     >>> print(round(float(jnp.linalg.norm(start.A)), 6), float(start.b))
     0.5 0.5
     """
+    if not isinstance(task, AbstractTask) or not hasattr(task, "cov"):
+        raise ValueError(
+            _checks.message(
+                "balanced_init needs a task with covariance `task.cov`, such as LinearRegression",
+                type(task).__name__,
+                "make parameters yourself, for example lp.HeadParams(U, v)",
+            )
+        )
     value = _checks.number("alpha", alpha, "pass a number > 0", above=0.0)
     root = np.eye(task.inputs) if theta is None else _checks.finite("theta", theta)
     root = _checks.shaped("theta", jnp.asarray(root), (task.inputs, "k"))

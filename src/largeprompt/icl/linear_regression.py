@@ -65,6 +65,7 @@ from .risks import (
     unsupported,
 )
 from .task import AbstractTask
+from .wishart import isotropic_bayes_risk
 
 _POINTS = 256  # values of w in each replicate of a risk
 _OBJECTIVE_POINTS = 64  # of an objective, and of each replicate of its test risk
@@ -351,23 +352,22 @@ class LinearRegression(AbstractTask):
 
         At infinity the noise floor tau^2/2. At finite L it is
         $1/2 (tau^2 + E tr(Sig_q Cov(w | prompt)))$, Sig_q the covariance of the query, averaged
-        over Wishart matrices X'X drawn exactly in law at a cost that does not depend on L. At
-        finite L `method` must be `lp.MonteCarlo(key)`, which draws batches of 4096 matrices
-        (or `batch`).
+        over Wishart matrices X'X at a cost that does not depend on L: exactly (`method` None or
+        `lp.Exact()`) where all covariances are multiples of the identity, from their mean spectral
+        density. Otherwise `method` must be `lp.MonteCarlo(key)`, which draws batches of 4096
+        matrices (or `batch`).
 
         >>> import jax, jax.numpy as jnp
         >>> import largeprompt as lp
         >>> task = lp.LinearRegression(jnp.eye(5), task_cov=jnp.eye(5) / 5, noise_variance=0.1)
         >>> found = task.bayes_risk(100, lp.MonteCarlo(jax.random.key(0)))
-        >>> print(f"{found.value:.4f}")
-        0.0526
+        >>> print(f"{found.value:.4f} {task.bayes_risk(100).value:.6f}")
+        0.0526 0.052645
         """
         length = one_length(L)
         floor = float(self.noise_variance) / 2
         if math.isinf(length):
             return Estimate(np.asarray(floor), np.asarray(0.0), Exact())
-        if not isinstance(method, MonteCarlo):
-            raise unsupported(self, "no Bayes risk in closed form", method, "lp.MonteCarlo(key)")
         if not length.is_integer():
             raise ValueError(
                 _checks.message(
@@ -376,6 +376,13 @@ class LinearRegression(AbstractTask):
                     "pass an integer L",
                 )
             )
+        if method is None or isinstance(method, Exact):
+            value = isotropic_bayes_risk(self.problem(), int(length))
+            if value is not None:
+                return Estimate(np.asarray(value), np.asarray(_LINEAR_ERROR * value), Exact())
+        if not isinstance(method, MonteCarlo):
+            limits = "an exact Bayes risk only if all covariances are multiples of the identity"
+            raise unsupported(self, limits, method, "lp.MonteCarlo(key)")
         key, problem = needed_key(method), self.problem()
         size = min(method.batch or _PROMPTS, method.max_replicates)
         draws = np.empty(0)

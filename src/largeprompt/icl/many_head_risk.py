@@ -85,7 +85,7 @@ class ManyHeadRisk(eqx.Module):
         covariances if they share them; None for other tasks or other heads.
         """
         Sig, B, S, _ = to_numpy(self.problem)
-        if all(_scalar(matrix) is not None for matrix in (Sig, B, S, *A)):
+        if all(scalar_of(matrix) is not None for matrix in (Sig, B, S, *A)):
             return _linear(np.eye(len(Sig))[None], len(A))
         axes = shared_axes(Sig, B, S, *A)
         return None if axes is None else _linear(np.einsum("ia,ja->aij", axes, axes), len(A))
@@ -111,7 +111,7 @@ class ManyHeadRisk(eqx.Module):
         """What a finite prompt adds to 2R; None beyond the range of the tables."""
         Sig, B, S, noise = to_numpy(self.problem)
         d, label = len(Sig), float(np.sum(S * Sig) + noise)
-        scalars = [c for matrix in (Sig, B, S, *A) if (c := _scalar(matrix)) is not None]
+        scalars = [c for matrix in (Sig, B, S, *A) if (c := scalar_of(matrix)) is not None]
         if len(scalars) == 3 + len(A):
             s, root, t, *a = scalars
             radii, weights = radial_rule(d, _RADII)
@@ -236,7 +236,7 @@ def _linear(basis: np.ndarray, heads: int) -> Coordinates:
     return Coordinates(to, back, lambda y, change: to(change))
 
 
-def _scalar(matrix: np.ndarray) -> float | None:
+def scalar_of(matrix: np.ndarray) -> float | None:
     """The number c of a matrix c I, None of others."""
     c = float(np.mean(np.diag(matrix)))
     gap = np.max(np.abs(matrix - c * np.eye(len(matrix))))

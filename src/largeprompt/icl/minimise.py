@@ -69,6 +69,14 @@ def best_linear(task: "LinearRegression", L: float) -> BlockParams:
     left = (1 + 1 / L) * Sig @ S @ Sig + label / L * Sig
     N = np.linalg.lstsq(left, Sig @ S)[0]
     b = np.sqrt(np.linalg.norm(N))
+    if not b > 0:
+        raise ValueError(
+            _checks.message(
+                "the best head is not unique where tokens tell nothing about the labels",
+                "a task with task_cov = 0 or cov = 0",
+                "every head that predicts 0 is best: its risk is task.risk(params, L) with b = 0",
+            )
+        )
     return BlockParams(N / b, b)
 
 

@@ -206,7 +206,15 @@ class AbstractTask(eqx.Module):
         return risk_on_test_prompts(self, key, runs)
 
     def check_params(self, params: AbstractParams) -> None:
-        """Raise if the head acts on tokens of another dimension."""
+        """Raise if these are no parameters, or act on tokens of another dimension."""
+        if not isinstance(params, AbstractParams):
+            raise ValueError(
+                _checks.message(
+                    "params must be parameters of a head, such as lp.BlockParams or lp.HeadParams",
+                    type(params).__name__,
+                    "for a head with a scalar output pass lp.HeadParams(head.U, head.V[0])",
+                )
+            )
         if params.dim != self.dim:
             raise ValueError(
                 _checks.message(

@@ -656,18 +656,31 @@ def _integrals(
     return value, error
 
 
-def _certified(value: Any, error: Values) -> Any:
-    """The value; raises where its relative error is too large."""
-    known = not isinstance(error, Tracer)
-    seen = np.asarray(error) if known else error
+def _certified(value: Any, error: Values, widest: Callable[[], float]) -> Any:
+    """The value; raises where its relative error is too large.
+
+    The message says how far the scores of the tokens are apart, `widest()`: outliers among them are
+    the usual reason.
+    """
+    received = "scores or lengths too wide for the nodes"
+    if not isinstance(error, Tracer) and not np.all(np.asarray(error) <= _ACCURACY):
+        received = f"{np.max(error):.1e} for tokens whose scores differ by {widest():.3g}"
     return _checks.require(
         value,
-        ~(seen <= _ACCURACY),
+        ~(error <= _ACCURACY),
         rule=f"the relative error of the Laplace integral must be at most {_ACCURACY:.0e}",
-        received=f"{np.max(seen):.1e}" if known else "scores or lengths too wide for the nodes",
-        fix="scale the head down, pass fewer decades of lengths at a time, or sample prompts with "
-        "method=lp.MonteCarlo(key)",
+        received=received,
+        fix="remove tokens that are outliers, scale the head down, pass fewer decades of lengths "
+        "at a time, or sample prompts with method=lp.MonteCarlo(key)",
     )
+
+
+def _widest(law: TokenLaw, tilts: Values) -> float:
+    """The largest difference of the scores of two atoms, at any tilt; nan if not known."""
+    if is_traced(law, tilts):
+        return math.nan
+    scores = np.asarray(law.points)[np.asarray(law.point_weights) > 0] @ np.asarray(tilts).T
+    return float(np.max(np.ptp(scores, axis=0), initial=0.0)) if len(scores) else 0.0
 
 
 def _each(
@@ -686,7 +699,7 @@ def _each(
     sums = _all_sums(form, head, [law], tilts, ends, one_length=L.size <= 1)
     which = np.ravel(index)
     value, error = _integrals(form, sums, which, xp.ravel(L))
-    value = _certified(value, error)
+    value = _certified(value, error, lambda: _widest(law, tilts))
     xp = library(value)
     # the relative error of an entry of a vector or a matrix refers to the largest possible one
     entries = (1,) * (value.ndim - 1)
@@ -829,6 +842,7 @@ class ErrorTable(eqx.Module):
     batch: tuple[int, ...] = eqx.field(static=True)
     longest: float = eqx.field(static=True)
     form: _Form = eqx.field(static=True)
+    widest: float = eqx.field(static=True)  # difference of the scores of two tokens
 
     @in_float64
     def at(self, lengths: ArrayInput) -> LengthErrors:
@@ -854,7 +868,7 @@ class ErrorTable(eqx.Module):
         index, each = np.repeat(np.arange(queries), len(padded)), np.tile(padded, queries)
         found = _integrals(self.form, self.sums, index, each)
         value, error = (np.asarray(a).reshape(queries, -1)[:, : len(L)] for a in found)
-        value = self.factor[:, None] * _certified(value, error)
+        value = self.factor[:, None] * _certified(value, error, lambda: self.widest)
         value, error = (np.where(finite, a, 0.0) for a in (value, error))
         return LengthErrors(*(a.reshape(*self.batch, len(L)) for a in (value, error)))
 
@@ -901,4 +915,5 @@ def error_table(
     form = _JACOBIAN if of == "gradient_U" else _OUTPUT
     known, ends = [needed_law(law) for law in laws], (np.float64(1.0), np.float64(longest))
     sums = _all_sums(form, to_numpy(head), known, tilts, ends, one_length=False)
-    return ErrorTable(sums, factor, batch, longest, form)
+    widest = max(_widest(law, tilts) for law in known)
+    return ErrorTable(sums, factor, batch, longest, form, widest)

@@ -1,0 +1,357 @@
+"""The explorer: its tables and every number of its page against the library, and its controls."""
+
+import base64
+import contextlib
+import io
+import json
+import math
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+from numpy.polynomial import chebyshev
+from playwright.sync_api import Page
+from typer.testing import CliRunner
+
+import largeprompt as lp
+from largeprompt.cli.commands import app
+from largeprompt.reproduce.explorer import page, tables, write_page
+
+from .. import browser
+
+# sigma, L, d, noise, query, target: what the sliders reach, ends included
+STATES = [
+    (1.5, 1000, 5, 0.1, "one", 0.01),
+    (0.05, 2, 1, 2.0, "one", 0.5),
+    (0.79, 17, 3, 0.5, "random", 0.003),
+    (4.0, 10**12, 32, 0.01, "one", 1e-4),
+    (3.2, 49, 32, 0.013, "one", 0.02),
+    (1.0, 30, 5, 0.1, "random", 0.01),
+    (3.0, 4096, 1, 1.0, "random", 0.3),
+    (0.3, 10**9, 2, 0.05, "random", 1e-4),
+]
+NAMES = ("sigma", "L", "d", "noise", "query", "target")
+TOLERANCE = 1e-6
+
+
+def _state(values: tuple) -> dict[str, Any]:
+    return dict(zip(NAMES, values, strict=True))
+
+
+@pytest.fixture(scope="module")
+def stored() -> dict[str, Any]:
+    found = json.loads(tables.FILE.read_text())
+    return {name: _decoded(value) for name, value in found.items()}
+
+
+def _decoded(value: Any) -> Any:
+    if not isinstance(value, dict):
+        return value
+    return np.frombuffer(base64.b64decode(value["data"]), "<f8").reshape(value["shape"])
+
+
+def _on_panel(log_L: float, low: float, high: float, panels: int) -> tuple[int, float]:
+    at = (log_L - low) / (high - low) * panels
+    panel = min(panels - 1, int(at))
+    return panel, 2 * (at - panel) - 1
+
+
+def test_tables_of_weights_are_those_of_the_library(stored):
+    rng = np.random.default_rng(0)
+    S = stored["variance"]
+    for log_L in rng.uniform(0.0, stored["weights_end"], 6):
+        panel, x = _on_panel(log_L, 0.0, stored["weights_end"], len(stored["weights"]))
+        log_p2, log_error = chebyshev.chebval(x, stored["weights"][panel])
+        chosen = rng.choice(np.flatnonzero(S < 1500.0), 8)
+        found = lp.participation(np.sqrt(S[chosen]), math.exp(log_L))
+        p2, p3, p22 = (np.asarray(value) for value in (found.p2, found.p3, found.p22))
+        error = (p2 + S[chosen] * (p2 - 6 * p3 + 6 * p22)) / (1 + S[chosen])
+        np.testing.assert_allclose(np.exp(log_p2[chosen]), p2, rtol=1e-8)
+        np.testing.assert_allclose(np.exp(log_error[chosen]), error, rtol=1e-8)
+
+
+def test_tables_of_pairs_are_those_of_the_library(stored):
+    rng = np.random.default_rng(1)
+    low, high = stored["pair_start"], stored["pair_end"]
+    for log_L, sigma in zip(rng.uniform(low, high, 4), (0.3, 1.0, 2.2, 7.0), strict=True):
+        L = math.exp(log_L)
+        panel, x = _on_panel(log_L, low, high, len(stored["pair"]))
+        r = 2 * math.log1p(sigma**2) / stored["pair_top"] - 1
+        found = chebyshev.chebval(r, chebyshev.chebval(x, stored["pair"][panel]).T)
+        one, two = lp.participation(sigma, L), lp.pair_moments(sigma, sigma, -1.0, L)
+        p2, p3, p22 = (float(value) for value in (one.p2, one.p3, one.p22))
+        delta = float(two.c11 - two.c21 - two.c12 + two.c11_squared)
+        mixed = 2 * float(two.a2c11 - two.c21 + two.b2c11 - two.c12)
+        K = p2 - 6 * p3 + 6 * p22 - (mixed - float(two.a2b2) - delta) - 4 * p2
+        difference = (p2 - float(two.c11)) * L**2 / (2 * (L - 1) * sigma**2)
+        np.testing.assert_allclose(found, [L * p2, difference, -K * L / 2], rtol=1e-7)
+
+
+def test_tables_of_ridge_are_those_of_the_library(stored):
+    low, high = np.log(stored["noise"])
+    for d, L, noise in ((1, 1, 0.01), (7, 5, 0.3), (32, 33, 2.0), (32, 49, 0.01), (5, 10**6, 0.1)):
+        n = 2 * (math.log(noise) - low) / (high - low) - 1
+        if L <= tables.SHORT:
+            row = stored["ridge_short"][d - 1, L - 1]
+        else:
+            first, last = (math.log(end - d) for end in (tables.SHORT, stored["ridge_end"]))
+            x = 2 * (math.log(L - d) - first) / (last - first) - 1
+            row = chebyshev.chebval(x, stored["ridge"][d - 1])
+        found = noise / 2 * (1 + math.exp(chebyshev.chebval(n, row)) / (d * noise))
+        task = lp.LinearRegression(np.eye(d), np.eye(d) / d, noise)
+        assert found == pytest.approx(float(task.bayes_risk(L).value), rel=1e-8)
+
+
+def test_page_is_one_small_file_that_loads_nothing():
+    text = page()
+    assert len(text.encode()) < 2_000_000
+    assert not re.search(r"^\s*(import|export) ", text, flags=re.MULTILINE)
+    assert not re.search(r"""(src|href)=["'](?!data:)|url\((?!#)|@import|fetch\(""", text)
+    assert text.isascii() or '<meta charset="utf-8">' in text
+    for place in ("style.css", "tables.json", "scripts"):
+        assert f"/* {place} */" not in text
+
+
+def test_explore_writes_the_page_and_opens_it(tmp_path, monkeypatch):
+    opened: list[str] = []
+    monkeypatch.setattr("webbrowser.open", lambda address: opened.append(address) or True)
+    target = tmp_path / "mine.html"
+    done = CliRunner().invoke(app, ["explore", "--output", str(target)])
+    assert done.exit_code == 0
+    assert target.read_text(encoding="utf-8") == page()
+    assert opened == [target.as_uri()]
+    done = CliRunner().invoke(app, ["explore", "--no-browser"])
+    path = Path(done.stdout.removeprefix("explorer: ").strip())
+    assert path.name == "explorer.html"
+    assert path.read_text(encoding="utf-8") == page()
+    assert len(opened) == 1
+    done = CliRunner().invoke(app, ["explore", "--output", str(tmp_path / "mine.txt")])
+    assert done.exit_code == 2
+    assert "a page file must end in" in done.output
+
+
+@pytest.fixture(scope="module")
+def laptop(tmp_path_factory) -> Iterator[tuple[Page, list[str]]]:
+    path = write_page(tmp_path_factory.mktemp("explorer") / "explorer.html")
+    with browser.opened(path, 1280, 860) as found:
+        yield found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("values", STATES, ids=str)
+def test_state_has_the_numbers_of_the_library(laptop, values):
+    tab, troubles = laptop
+    state = _state(values)
+    found = tab.evaluate("state => largeprompt.state(state)", state)
+    sigma, L, d, noise, query, target = values
+    mu = lp.Gaussian(np.zeros(d), np.eye(d))
+    head = lp.Head(U=sigma / math.sqrt(d) * np.eye(d), V=np.eye(d))
+    z = mu if query == "random" else lp.Dirac(np.ones(d))
+    here = lp.regime(sigma, L)
+    task = lp.LinearRegression(np.eye(d), np.eye(d) / d, noise)
+    expected = {
+        "p2": here.p2,
+        "effective": 1 / here.p2,
+        "x": here.x,
+        "averagingFrom": here.averaging_from,
+        "frozenUntil": here.frozen_until,
+        "error": float(lp.concentration_curve(head, mu, z, [float(L)]).value[0]),
+        "length": lp.prompt_length_for(head, mu, z, target, relative=True).length,
+        "rate": lp.sharp_exponent(sigma**2 / d) if query == "random" else 1.0,
+        "linear": float(task.minimiser(L, "linear").risk),
+        "ridge": float(task.bayes_risk(L).value),
+    }
+    for name, value in expected.items():
+        assert found[name] == pytest.approx(value, rel=TOLERANCE), name
+    assert found["regime"] == here.name
+    assert found["oneHead"]["risk"] == pytest.approx(float(task.minimiser(L).risk), rel=TOLERANCE)
+    assert not troubles
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("d", "noise", "L"), [(5, 0.1, 30), (16, 0.01, 10), (32, 2.0, 1000)])
+def test_state_has_the_best_pair_of_the_library(laptop, d, noise, L):
+    tab, _ = laptop
+    found = tab.evaluate("s => largeprompt.state(s)", {"d": d, "noise": noise, "L": L})["pair"]
+    task = lp.LinearRegression(np.eye(d), np.eye(d) / d, noise)
+    best = float(task.minimiser(L, heads=2).risk)
+    assert found["risk"] == pytest.approx(best, rel=TOLERANCE)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("d", "noise", "L"), [(3, 0.2, 4)])
+def test_state_has_the_risk_of_its_pair(laptop, d, noise, L):
+    tab, _ = laptop
+    found = tab.evaluate("s => largeprompt.state(s)", {"d": d, "noise": noise, "L": L})["pair"]
+    task = lp.LinearRegression(np.eye(d), np.eye(d) / d, noise)
+    A, b = found["a"] * np.eye(d), found["b"]
+    pair = lp.MultiHeadParams([lp.BlockParams(A, b), lp.BlockParams(-A, -b)])
+    assert found["risk"] == pytest.approx(float(task.risk(pair, L).value), rel=TOLERANCE)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("values", [STATES[0], STATES[5]], ids=["one", "random"])
+def test_python_prints_the_numbers_of_the_page(laptop, values):
+    tab, _ = laptop
+    found = tab.evaluate("state => largeprompt.state(state)", _state(values))
+    printed = io.StringIO()
+    with jax.enable_x64(True), contextlib.redirect_stdout(printed):
+        exec(compile(tab.evaluate("largeprompt.python()"), "exported", "exec"), {})
+    numbers = dict(line.split(": ") for line in printed.getvalue().splitlines())
+    expected = {
+        "effective tokens": found["effective"],
+        "squared error": found["error"],
+        "tokens needed": found["length"],
+        "one softmax head": found["oneHead"]["risk"],
+        "pair of heads": found["pair"]["risk"],
+        "linear head": found["linear"],
+        "ridge": found["ridge"],
+    }
+    assert numbers.pop("regime") == found["regime"]
+    if values[4] == "random":
+        expected["exponent of the rate"] = found["rate"]
+    assert set(numbers) == set(expected)
+    for name, value in expected.items():
+        assert float(numbers[name]) == pytest.approx(value, rel=TOLERANCE), name
+
+
+def _shown_state(tab: Page) -> dict[str, Any]:
+    return tab.evaluate("largeprompt.state()")
+
+
+@pytest.mark.slow
+def test_sliders_follow_the_keyboard_and_typed_values(laptop):
+    tab, troubles = laptop
+    tab.evaluate("largeprompt.state({sigma: 1, L: 1000, d: 5, query: 'one', target: 0.01})")
+    tab.wait_for_function("document.getElementById('sigma-value').value === '1'")
+    tab.focus("#sigma")
+    for key in ("ArrowRight", "ArrowRight", "ArrowLeft"):
+        tab.keyboard.press(key)
+    assert _shown_state(tab)["sigma"] == 1.01
+    tab.focus("#L")
+    tab.keyboard.press("End")
+    assert _shown_state(tab)["L"] == 1e12
+    tab.keyboard.press("Home")
+    assert _shown_state(tab)["L"] == 2
+    tab.fill("#L-value", "1e6")
+    tab.press("#L-value", "Enter")
+    assert _shown_state(tab)["L"] == 10**6
+    tab.fill("#d-value", "99")  # clamped
+    tab.press("#d-value", "Tab")
+    assert tab.input_value("#d-value") == "32"
+    tab.fill("#sigma-value", "not a number")
+    tab.press("#sigma-value", "Tab")
+    assert tab.input_value("#sigma-value") == "1.01"
+    tab.wait_for_function("document.getElementById('L').getAttribute('aria-valuetext')[0] === '1'")
+    assert tab.get_attribute("#L", "aria-valuetext") == "1,000,000 tokens"
+    tab.get_by_role("button", name="random").focus()
+    tab.keyboard.press("Space")
+    assert _shown_state(tab)["query"] == "random"
+    assert not troubles
+
+
+@pytest.mark.slow
+def test_matrices_set_deviation_and_dimension(laptop):
+    tab, troubles = laptop
+    rng = np.random.default_rng(2)
+    U, root = rng.normal(size=(2, 3, 3)) / 2
+    G = root @ root.T + np.eye(3)
+    tab.evaluate("largeprompt.state({query: 'one'})")
+    tab.evaluate("document.querySelector('.matrices').open = true")
+    tab.fill("#matrix-U", str(U.tolist()))  # as Python prints it
+    tab.fill("#matrix-G", "\n".join(" ".join(map(repr, row)) for row in G.tolist()))
+    tab.click("#read-head")
+    found = _shown_state(tab)
+    assert found["sigma"] == pytest.approx(math.sqrt(np.trace(U.T @ G @ U)), rel=1e-12)
+    assert found["d"] == 3
+    tab.fill("#matrix-G", "1 0; 0 1")
+    tab.click("#read-head")
+    assert "must be 3 × 3" in tab.inner_text("#head-read")
+    tab.fill("#matrix-U", "one")
+    tab.click("#read-head")
+    assert tab.inner_text("#head-read") == "U must be rows of numbers"
+    assert _shown_state(tab)["d"] == 3
+    assert not troubles
+
+
+@pytest.mark.slow
+def test_exports_are_a_figure_and_a_script(laptop):
+    tab, troubles = laptop
+    saved = {}
+    tab.evaluate("document.querySelectorAll('details').forEach((d) => { d.open = true; })")
+    for name in ("svg", "png", "python"):
+        with tab.expect_download() as coming:
+            tab.click(f"#save-{name}")
+        saved[name] = Path(coming.value.path()).read_bytes()
+    svg = saved["svg"].decode()
+    assert svg.startswith("<svg xmlns=")
+    assert svg.count("<path") > 8
+    assert "NaN" not in svg
+    assert "you are here" in svg
+    assert saved["png"].startswith(b"\x89PNG")
+    assert len(saved["png"]) > 50_000
+    assert saved["python"].decode() == tab.evaluate("largeprompt.python()")
+    assert not troubles
+
+
+@pytest.mark.slow
+def test_link_carries_the_state_to_a_phone(laptop):
+    """The page opened by the link, by touch, in the dark, without a console message."""
+    tab, _ = laptop
+    there = tab.evaluate("largeprompt.state({sigma: 2.34, L: 777, d: 7, noise: 0.25, seed: 5})")
+    link = tab.evaluate("largeprompt.link()")
+    tab.wait_for_function("link => location.hash === link", arg=link)
+    assert tab.context.browser is not None
+    context = tab.context.browser.new_context(
+        viewport={"width": 390, "height": 844}, offline=True, has_touch=True, color_scheme="dark"
+    )
+    troubles: list[str] = []
+    phone = context.new_page()
+    phone.on("console", lambda said: troubles.append(said.text))
+    phone.on("pageerror", lambda error: troubles.append(str(error)))
+    phone.goto(tab.url.partition("#")[0] + link)
+    assert _shown_state(phone) == there
+    assert phone.evaluate("document.documentElement.scrollWidth") <= 390
+
+    def tap(name: str, x: float, y: float) -> dict[str, Any]:
+        phone.locator(name).scroll_into_view_if_needed()
+        box = phone.locator(name).bounding_box()
+        assert box is not None
+        phone.touchscreen.tap(box["x"] + x * box["width"], box["y"] + y * box["height"])
+        return _shown_state(phone)
+
+    moved = tap("#chart-regimes", 0.75, 0.3)
+    assert moved["L"] > 1e6
+    assert 2 < moved["sigma"] < 4
+    assert tap("#noise", 0.9, 0.5)["noise"] > 0.9
+    assert tap("[data-query=one]", 0.5, 0.5)["query"] == "one"
+    context.close()
+    assert not troubles
+
+
+@pytest.mark.slow
+def test_figures_are_drawn_while_a_slider_is_dragged(laptop, record_property):
+    """Reports frames a second, which depend on the machine; asserts that frames are drawn."""
+    tab, troubles = laptop
+    rates = tab.evaluate("""async () => {
+      const rates = {};
+      for (const name of ["sigma", "L", "d", "noise"]) {
+        const slider = document.getElementById(name), times = [];
+        for (let i = 0; i < 31; i++) {
+          times.push(await new Promise(requestAnimationFrame));
+          slider.value = Math.round(slider.max * (0.2 + 0.02 * i));
+          slider.dispatchEvent(new Event("input"));
+        }
+        rates[name] = 30000 / (times[30] - times[0]);
+      }
+      return rates;
+    }""")
+    record_property("frames_per_second", rates)
+    print("frames a second:", {name: round(rate, 1) for name, rate in rates.items()})
+    assert min(rates.values()) > 2
+    assert "NaN" not in tab.inner_html("main")
+    assert not troubles
