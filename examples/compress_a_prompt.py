@@ -41,7 +41,7 @@ if len(sys.argv) > 1:  # a file to draw to: .pdf, .png or .svg
     figure = Figure((6, 3), layout="constrained")
     axes = figure.subplots()
     for name, values in errors.items():
-        axes.loglog([100 * n / L for n in tokens], values, "o-", label=name)
+        axes.semilogy([100 * n / L for n in tokens], values, "o-", label=name)
     axes.set(xlabel="% of the bytes of the prompt", ylabel="relative squared error")
-    axes.legend()
+    axes.legend(loc="center right")
     lp.save_figure(figure, sys.argv[1])

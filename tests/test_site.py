@@ -89,6 +89,7 @@ def test_drawn_import_graph_has_an_arc_for_each_import():
         ("sqrt(f(x) / 2)^-1", r"\sqrt{f(x) / 2}^{-1}"),
         ("E tr(V G V')", r"\mathbb{E}\,  \operatorname{tr}(V G V')"),
         ("s >= 1,    t = 0", r"s \ge  1, \quad t = 0"),
+        ("[[A, 0], [0, b]]", r"\begin{pmatrix} A & 0 \\ 0 & b \end{pmatrix}"),
         (r"\frac{1}{L}", r"\frac{1}{L}"),
     ],
 )

@@ -24,6 +24,7 @@ _NAMES = {name: f"\\{name}" for name in _GREEK.split()} | {
 _FUNCTIONS = ("log", "ln", "exp", "cosh", "sinh", "tanh", "max", "min", "det")
 _OPERATORS = ("tr", "Cov", "Var", "softmax", "diag")
 _SIGNS = {"<=": r"\le ", ">=": r"\ge ", "!=": r"\ne ", "->": r"\to ", "+-": r"\pm ", "~": r"\sim "}
+_MATRIX = re.compile(r"\[\[([^][]*), ([^][]*)\], \[([^][]*), ([^][]*)\]\]")  # two by two
 _OPEN, _CLOSE = r'(<(?:span|div) class="arithmatex">\\[(\[])', r"(\\[)\]]</(?:span|div)>)"
 _MARKED = re.compile(f"{_OPEN}(.*?){_CLOSE}", re.DOTALL)
 
@@ -50,6 +51,7 @@ def tex(plain: str) -> str:
         text = text.replace(sign, command)
     text = re.sub(r"_(\w{2,})", lambda m: f"_{{{m[1]}}}", text)
     text = re.sub(r"(?<![\\A-Za-z])[A-Za-z]+", lambda word: _word(word[0]), text)
+    text = _MATRIX.sub(r"\\begin{pmatrix} \1 & \2 \\\\ \3 & \4 \\end{pmatrix}", text)
     return re.sub(r" {3,}", r" \\quad ", text).strip()
 
 

@@ -12,7 +12,10 @@ import import_graph
 from mkdocs.structure.files import File  # pyright: ignore[reportMissingImports]
 from plain_text import PlainText
 
+from largeprompt.reproduce.explorer import page as explorer
+
 ROOT = Path(__file__).parents[2]
+EXPLORER = "explorer_page.html"
 
 
 def on_config(config: Any) -> Any:
@@ -22,12 +25,13 @@ def on_config(config: Any) -> Any:
 
 
 def on_files(files: Any, config: Any) -> Any:
-    """Add changelog, contributing, the API reference and the gallery."""
+    """Add changelog, contributing, the API reference, the explorer and the gallery."""
     for name in ("CHANGELOG", "CONTRIBUTING"):
         text = (ROOT / f"{name}.md").read_text().replace("](docs/", "](")  # links of the root
         files.append(File.generated(config, f"{name.lower()}.md", content=text))
     for name, text in api.pages().items():
         files.append(File.generated(config, f"api/{name}.md", content=text))
+    files.append(File.generated(config, EXPLORER, content=explorer()))
     logging.getLogger("mkdocs").info("Running the examples of the gallery")
     found = gallery.examples(_names(config))
     files.append(File.generated(config, "gallery/index.md", content=gallery.index(found)))
@@ -40,7 +44,7 @@ def on_files(files: Any, config: Any) -> Any:
 
 
 def on_page_markdown(markdown: str, page: Any, files: Any, **_: Any) -> str:
-    """Draw the import graph; give links that show the name of a file its title instead."""
+    """Draw the import graph, link to the explorer, and let links to files show their titles."""
 
     def titled(link: re.Match) -> str:
         file = files.get_file_from_path(link[1])
@@ -49,6 +53,9 @@ def on_page_markdown(markdown: str, page: Any, files: Any, **_: Any) -> str:
 
     if page.file.src_path == "architecture.md":
         markdown = import_graph.drawn(markdown)
+    if page.file.src_path == "explorer.md":
+        title, _, text = markdown.partition("\n")
+        markdown = f"{title}\n\n[Open it]({EXPLORER}){{ .md-button }}\n{text}"
     return re.sub(r"\[([\w/]+\.md)\]\((\1(?:#[\w-]+)?)\)", titled, markdown)
 
 
