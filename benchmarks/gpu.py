@@ -130,6 +130,7 @@ def check() -> list[str]:
     ):
         L = 20_001
         pair, tilts = _pair(L, d_k, d_v, dtype, weighted=True), 3 * _tilts(q, d_k)
+        assert pair.log_weights is not None
         k, v, logs, u = (
             np.asarray(a.astype(jnp.float32), np.float64)
             for a in (pair.keys, pair.values, pair.log_weights, tilts)

@@ -5,6 +5,7 @@ of the best affine map of the query, and the error of a compressed prompt of a t
 
     python examples/real_transformer.py heads.png recording.npz
 
+`lp.models.record` makes a recording of a model, and `lp.models.probe` measures this and more of it.
 Without a recording the heads are synthetic: two layers of three, with scores from flat to sharp.
 """
 

@@ -90,7 +90,7 @@ def test_code_in_documents_runs_and_prints_what_it_shows(path, read):
     """Words are compared exactly, numbers to one unit of the last digit shown."""
     printed, error = read[1][path.name]
     assert not error
-    assert _same_text(printed, _blocks(path)[1]), printed
+    assert same_text(printed, _blocks(path)[1]), printed
 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.name)
@@ -119,7 +119,9 @@ def test_every_example_asks_a_question():
 _NUMBER = re.compile(r"(\d+(?:\.(\d*))?(?:e([+-]?\d+))?)")
 
 
-def _same_text(printed: str, shown: str) -> bool:
+def same_text(printed: str, shown: str) -> bool:
+    """Whether words are the same, and numbers to one unit of the last digit shown."""
+
     def unit(match: re.Match) -> float:
         """One unit of the last digit, at least 1e-12 of the number (rounding differs)."""
         last_digit = 10.0 ** (int(match[3] or 0) - len(match[2] or ""))
@@ -144,11 +146,11 @@ def _same_text(printed: str, shown: str) -> bool:
     ],
 )
 def test_comparison_of_printed_text(printed, same):
-    assert _same_text(printed, "error 9.0e-05") is same
+    assert same_text(printed, "error 9.0e-05") is same
 
 
 def test_whole_numbers_are_compared_exactly():
-    assert not _same_text("12 of 13", "12 of 12")
+    assert not same_text("12 of 13", "12 of 12")
 
 
 _NO_PROSE = re.compile(r"```.*?```|`[^`]*`|\$\$.*?\$\$|\$[^$]*\$", re.DOTALL)  # code, formulas

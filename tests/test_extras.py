@@ -7,7 +7,7 @@ import pytest
 
 from largeprompt._extras import MissingExtra, require
 
-EXTRAS = ("matplotlib", "jinja2", "plotly", "latex2mathml", "typer", "rich", "dask", "distributed")
+EXTRAS = ("matplotlib", "jinja2", "latex2mathml", "typer", "rich", "dask", "distributed")
 BLOCK = f"""
 import sys
 class Without:

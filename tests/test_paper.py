@@ -1,6 +1,7 @@
 """The studies at quick scale, computed once: verdicts, mutants, broken code, and the report."""
 
 import io
+import json
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -23,6 +24,8 @@ from largeprompt.measures import Empirical, Gaussian
 from largeprompt.prompts import prompt_uncertainty
 from largeprompt.reproduce import folder
 from largeprompt.reproduce.record import from_dataset, may_be_infinite
+from largeprompt.reproduce.report import inline_svg
+from largeprompt.reproduce.report.formulas import typeset
 from largeprompt.reproduce.studies import (
     STUDIES,
     _error_families,
@@ -282,12 +285,14 @@ def _markup(out: Path) -> str:
 
 
 def test_write_report_makes_a_small_page_without_external_resources(reproduced):
-    assert (reproduced / "index.html").stat().st_size < 8_000_000
+    assert (reproduced / "index.html").stat().st_size < 1_500_000
     outside = _markup(reproduced)
     assert not re.findall(r"""(?:src|href)=["'](?:https?:)?//""", outside)
     for study in STUDIES.values():
         assert study.title in outside
-        assert str(escape(study.statement)) in outside
+        assert typeset(study.statement) in outside
+        assert typeset(study.method) in outside
+        assert f"largeprompt reproduce --study {study.name}</code>" in outside
     assert outside.count("<math ") >= len(STUDIES)
     assert "\\frac" not in outside
 
@@ -304,34 +309,100 @@ def test_write_report_makes_links_that_exist(reproduced):
             assert (reproduced / target).stat().st_size > 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("width", "height"), [(1280, 900), (390, 844)], ids=["desk", "phone"])
-def test_write_report_makes_a_page_that_works_in_a_browser(reproduced, tmp_path, width, height):
+def test_write_report_makes_a_page_that_works_in_a_browser(reproduced, width, height):
     with browser.opened(reproduced / "index.html", width, height) as (tab, troubles):
-        tab.wait_for_selector("figure.live")
-        figures = tab.locator("figure")
-        assert figures.count() == len(STUDIES)
-        for i in range(figures.count()):
-            curves = figures.nth(i).locator(".plot .scatterlayer .trace")
-            assert curves.count() > 0
-            box = figures.nth(i).locator(".plot").first.bounding_box()
-            assert box is not None
-            assert box["width"] > 250
-            assert box["height"] > 200
+        # the first screen has the answer and a figure; everything else is folded
+        lead = tab.locator("figure.lead")
+        top = "element => element.getBoundingClientRect().top"
+        assert tab.locator(".answer").evaluate(top) < lead.evaluate(top)
+        assert lead.locator(".panel > svg").evaluate(top) < height / 2
+        assert tab.locator("details[open]").count() == 0
+        # a link opens its study
+        tab.locator("#summary a").nth(3).click()
+        assert tab.locator("details[open]").count() == 1
+        tab.evaluate("document.querySelectorAll('details').forEach(d => { d.open = true; })")
         assert tab.evaluate("document.documentElement.scrollWidth") <= width
-        # a click on a switch makes the axis linear
-        switch = tab.locator(".switches button").first
-        assert switch.inner_text() == "x: log"
-        switch.click()
-        assert switch.inner_text() == "x: linear"
-        tab.locator("#summary a").first.click()
-        assert tab.evaluate("location.hash.length") > 1
-        # a photograph of a figure is not one colour
-        figures.first.scroll_into_view_if_needed()
+        figures = tab.locator("details.study figure")
+        assert figures.count() == len(STUDIES)
+        for box in tab.locator(".panel > svg").evaluate_all(
+            "all => all.map(svg => svg.getBoundingClientRect().toJSON())"
+        ):
+            assert box["width"] > 250
+            assert box["height"] > 150
+        _use_a_figure(tab)
         picture = Image.open(io.BytesIO(figures.first.screenshot())).convert("L")
-        assert np.asarray(picture).std() > 5
-        # on paper the static pictures take over
-        tab.emulate_media(media="print")
-        assert tab.locator("img.static").first.is_visible()
-        assert not tab.locator(".plots").first.is_visible()
-        assert tab.evaluate("[...document.images].every(image => image.naturalWidth > 100)")
+        assert np.asarray(picture).std() > 5  # not one colour
         assert not troubles
+
+
+def _use_a_figure(tab):
+    """Read a value at the pointer, switch an axis, hide a curve; all of it in the lead figure."""
+    lead = tab.locator("figure.lead")
+    lead.scroll_into_view_if_needed()
+    numbers = json.loads(lead.locator("script").inner_text())
+    path = lead.locator("g[data-entry='0'] .l").first
+    x, y, *_ = map(float, re.findall(r"[\d.]+", path.get_attribute("d")))
+    box = lead.locator(".panel > svg").bounding_box()
+    scale = box["width"] / inline_svg.WIDTH
+    tab.mouse.move(box["x"] + x * scale, box["y"] + y * scale)
+    first = numbers["series"][0]
+    assert tab.locator("#reading b").inner_text() == f"{first['y'][0]:.4g}"
+    assert tab.locator("#reading").inner_text().endswith(f"at {first['x'][0]:.4g}")
+    switch = lead.locator(".switches button").last
+    assert switch.inner_text() == "y: log"
+    before = path.get_attribute("d")
+    switch.click()
+    assert switch.inner_text() == "y: linear"
+    low, high, _ = numbers["axes"]["y"]["linear"]
+    linear = float(re.findall(r"[\d.]+", path.get_attribute("d"))[1])
+    assert abs(low + (246 - linear) / 238 * (high - low) - first["y"][0]) < 0.01 * (high - low)
+    switch.click()
+    assert path.get_attribute("d") == before
+    curve = lead.locator(".legend button").first
+    curve.click()
+    assert not path.is_visible()
+    curve.click()
+    assert path.is_visible()
+
+
+@pytest.mark.slow
+def test_write_report_makes_a_page_for_dark_screens_and_for_paper(reproduced):
+    def grey(tab):
+        picture = Image.open(io.BytesIO(tab.screenshot())).convert("L")
+        return float(np.median(np.asarray(picture)))
+
+    with browser.opened(reproduced / "index.html", 1000, 800) as (tab, troubles):
+        assert grey(tab) > 240
+        curve = tab.locator("figure.lead g[data-entry='0'] .l").first
+        colour = "path => getComputedStyle(path).stroke"
+        light = curve.evaluate(colour)
+        tab.emulate_media(color_scheme="dark")
+        assert grey(tab) < 40
+        assert curve.evaluate(colour) != light
+        tab.emulate_media(color_scheme="dark", media="print")  # paper is white all the same
+        assert grey(tab) > 240
+        assert curve.evaluate(colour) == light
+        assert not tab.locator(".switches").first.is_visible()
+        # nothing is folded on paper
+        assert tab.locator("details.study figure svg").last.is_visible()
+        assert not troubles
+
+
+def test_write_report_describes_every_picture(reproduced):
+    """Alternative texts have the numbers of the curves and do not repeat the title."""
+    texts = re.findall(r'role="img" aria-label="([^"]+)"', _markup(reproduced))
+    assert len(texts) > len(STUDIES)
+    for text in texts:
+        assert " against " in text
+        assert re.search(r"\d", text)
+    titles = {str(escape(study.title)) for study in STUDIES.values()}
+    assert not titles & set(texts)
+
+
+def test_write_report_typesets_checks(reproduced):
+    rows = re.findall(r'<td data-label="check"><span>(.*?)</span></td>', _markup(reproduced))
+    assert len(rows) > 250
+    plain = [re.sub(r"<[^>]+>", "", row) for row in rows]
+    assert not [row for row in plain if re.search(r"\w[\^_]|\bsigma\b|\de[-+]?\d|>=", row)]

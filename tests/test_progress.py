@@ -5,6 +5,7 @@ import sys
 
 import pytest
 
+from largeprompt import _progress
 from largeprompt._progress import progress_bar
 
 from .terminal import on_a_terminal
@@ -27,3 +28,34 @@ def test_progress_bar_in_a_pipe_is_silent(monkeypatch):
     with progress_bar("counting", 3) as advance:
         advance(3)
     assert pipe.getvalue() == ""
+
+
+def test_progress_bar_inside_another_is_not_drawn(monkeypatch):
+    terminal = on_a_terminal(monkeypatch)
+    with progress_bar("outer", 2) as advance:
+        with progress_bar("inner", 5) as inner:
+            inner(5)
+        advance()
+    with progress_bar("next", 1) as advance:
+        advance()
+    assert "outer" in terminal.getvalue()
+    assert "inner" not in terminal.getvalue()
+    assert "next" in terminal.getvalue()
+
+
+def test_progress_bar_after_an_error_is_drawn_again(monkeypatch):
+    terminal = on_a_terminal(monkeypatch)
+    with pytest.raises(RuntimeError), progress_bar("outer", 2):
+        raise RuntimeError
+    with progress_bar("next", 1):
+        pass
+    assert "next" in terminal.getvalue()
+
+
+def test_draw_no_bars_silences_a_worker(monkeypatch):
+    monkeypatch.setattr(_progress, "_quiet", False)  # restored after the test
+    terminal = on_a_terminal(monkeypatch)
+    _progress.draw_no_bars()
+    with progress_bar("counting", 3) as advance:
+        advance(3)
+    assert terminal.getvalue() == ""

@@ -54,7 +54,7 @@ def on_page_markdown(markdown: str, page: Any, files: Any, **_: Any) -> str:
     if page.file.src_path == "architecture.md":
         markdown = import_graph.drawn(markdown)
     if page.file.src_path == "explorer.md":
-        title, _, text = markdown.partition("\n")
+        title, text = markdown.split("\n", 1)
         markdown = f"{title}\n\n[Open it]({EXPLORER}){{ .md-button }}\n{text}"
     return re.sub(r"\[([\w/]+\.md)\]\((\1(?:#[\w-]+)?)\)", titled, markdown)
 

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from functools import wraps
 from typing import Any, TypeVar
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -75,10 +76,8 @@ def _widened(tree: Any) -> Any:
 
     def widen(leaf: Any) -> Any:
         if isinstance(leaf, np.ndarray):
-            return leaf.astype(np.float64) if jnp.issubdtype(leaf.dtype, jnp.floating) else leaf
-        if not isinstance(leaf, jax.Array) or leaf.dtype == np.float64:
-            return leaf
-        if jnp.issubdtype(leaf.dtype, jnp.floating):
+            return leaf.astype(np.float64) if leaf.dtype.kind == "f" else leaf
+        if eqx.is_inexact_array(leaf) and leaf.dtype != np.float64 and not jnp.iscomplexobj(leaf):
             if is_traced(leaf) or len(leaf.devices()) > 1:
                 return leaf.astype(jnp.float64)
             # by NumPy, which has nothing to compile

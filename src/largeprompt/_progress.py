@@ -1,7 +1,7 @@
 """The progress bar of every long computation.
 
 It is drawn on standard error if that is a terminal and `rich` is installed; otherwise nothing is
-printed.
+printed. A computation inside another one has no bar: two bars would overwrite each other.
 """
 
 import sys
@@ -9,6 +9,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 Advance = Callable[..., None]
+_quiet = False  # a bar is drawn already, or this process draws none
+
+
+def draw_no_bars() -> None:
+    """Draw no bars in this process: for workers, which share the terminal of their driver."""
+    global _quiet
+    _quiet = True
 
 
 @contextmanager
@@ -30,17 +37,23 @@ def progress_bar(
     - `unit`: name of a step in the plural, to show the rate; empty for no rate.
     - `shown`: False for no bar.
     """
-    bar = _rich_bar(unit) if shown and sys.stderr.isatty() else None
+    global _quiet
+    drawn = shown and not _quiet and sys.stderr.isatty()
+    bar = _rich_bar(unit) if drawn else None
     if bar is None:
         yield lambda steps=1, label=None: None
         return
-    with bar:
-        row = bar.add_task(label, total=total, completed=done)
+    _quiet = True
+    try:
+        with bar:
+            row = bar.add_task(label, total=total, completed=done)
 
-        def advance(steps: int = 1, label: str | None = None) -> None:
-            bar.update(row, advance=steps, description=label)
+            def advance(steps: int = 1, label: str | None = None) -> None:
+                bar.update(row, advance=steps, description=label)
 
-        yield advance
+            yield advance
+    finally:
+        _quiet = False
 
 
 def _rich_bar(unit: str):

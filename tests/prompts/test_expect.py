@@ -218,3 +218,10 @@ except ValueError as error:
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "float64 float64\nFalse float32\nTrue\n"
+
+
+def test_output_error_of_single_precision_numpy_queries():
+    head, mu = lp.Head(U=np.eye(1), V=np.eye(1)), lp.Gaussian([0.0], [[1.0]])
+    z = np.array([0.3], np.float32)
+    wanted = lp.output_error(head, mu, z.astype(np.float64), 10)
+    assert lp.output_error(head, mu, z, 10) == wanted

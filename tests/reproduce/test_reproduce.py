@@ -1,6 +1,8 @@
 """`largeprompt reproduce` and `report` with fake studies; test_paper.py runs the real ones."""
 
+import dataclasses
 import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -9,6 +11,7 @@ import xarray as xr
 from typer.testing import CliRunner
 
 from largeprompt import _provenance
+from largeprompt._progress import progress_bar
 from largeprompt.cli.commands import app
 from largeprompt.reproduce import folder, record, studies
 from largeprompt.reproduce.record import Job, from_dataset
@@ -16,6 +19,7 @@ from largeprompt.reproduce.report import page
 from largeprompt.reproduce.studies import STUDIES, at_least, at_most
 from largeprompt.reproduce.studies.study import INFINITE
 
+from ..terminal import on_a_terminal
 from .fake_studies import fake_study
 
 
@@ -289,6 +293,22 @@ def test_summary_is_printed_if_the_page_cannot_be_written(calls, tmp_path, comma
     assert "error: [Errno" in result.stderr
 
 
+@pytest.mark.parametrize("part", ["data", "figure", "page"])
+def test_summary_is_printed_on_a_full_disk(calls, tmp_path, monkeypatch, part):
+    """Results are stored; then nothing more can be written."""
+
+    def full(*_, **__):
+        raise OSError(28, "No space left on device")
+
+    _replace("second", _drawn)
+    place = {"data": (folder, "export"), "figure": (page, "update_figure")}
+    monkeypatch.setattr(*place.get(part, (page, "atomic_write")), full)
+    result = _run("reproduce", "--out", str(tmp_path))
+    assert result.exit_code == 2
+    assert "6 of 6 checks hold, in 3 studies." in result.stdout
+    assert result.stderr.endswith("error: [Errno 28] No space left on device\n")
+
+
 @pytest.mark.parametrize("options", [["--workers", "0"], ["--workers", "-1"]])
 def test_reproduce_checks_workers_before_anything_is_written(calls, tmp_path, options):
     out = tmp_path / "results"
@@ -317,6 +337,110 @@ def test_reproduce_interrupted_says_how_to_continue(calls, tmp_path):
     assert "kept      first" in result.stderr
     assert "computed  third: holds" in result.stderr
     assert calls == ["first", "second", "third"]
+
+
+def test_reproduce_does_not_name_kept_results_as_computed(calls, tmp_path):
+    assert _run("reproduce", "--out", str(tmp_path), "--study", "second").exit_code == 0
+    result = _run("reproduce", "--out", str(tmp_path), "--resume")
+    lines = sorted(re.sub(r" \(.*", "", line) for line in result.stderr.splitlines())
+    assert lines == [
+        "computed  first: holds",
+        "computed  third: holds",
+        "kept      second: same configuration, key and code",
+    ]
+    again = _run("reproduce", "--out", str(tmp_path), "--resume")
+    assert again.exit_code == 0
+    assert "computed" not in again.stderr
+    assert calls == ["second", "first", "third"]
+
+
+def _drawn_from(last):
+    def compute(config, key):
+        data, checks = _drawn(config, key)
+        return data.assign(gap=("length", [0.1, 0.01, last])), checks
+
+    return compute
+
+
+def test_reproduce_never_shows_a_stale_figure(calls, tmp_path, monkeypatch):
+    """A changed number changes figure, data and page; equal numbers change none of them."""
+    files = ["figures/second.pdf", "figures/second.png", "data/second.nc", "index.html"]
+
+    def run():
+        assert _run("reproduce", "--out", str(tmp_path), "--resume").exit_code == 0
+        return [(tmp_path / file).read_bytes() for file in files]
+
+    _replace("second", _drawn_from(0.0))
+    first = run()
+    written = [(tmp_path / file).stat().st_mtime_ns for file in files[:3]]
+    assert run() == first
+    assert [(tmp_path / file).stat().st_mtime_ns for file in files[:3]] == written
+    (tmp_path / files[1]).write_bytes(b"tampered with")
+    (tmp_path / files[2]).write_bytes(b"tampered with")
+    assert run() == first
+    _replace("second", _drawn_from(0.0))
+    studies.STUDIES["second"] = dataclasses.replace(
+        studies.STUDIES["second"], measure=_other_numbers(studies.STUDIES["second"].measure)
+    )
+    monkeypatch.setattr(_provenance, "source_digest", lambda without="": "other code")
+    changed = run()
+    assert all(new != old for new, old in zip(changed, first, strict=True))
+
+
+def _other_numbers(measure):
+    def changed(config, key):
+        data = measure(config, key)
+        return data.assign(gap=2 * data.gap)
+
+    return changed
+
+
+def test_write_report_removes_figures_of_lost_studies(calls, tmp_path):
+    _replace("second", _drawn)
+    assert _run("reproduce", "--out", str(tmp_path)).exit_code == 0
+    _truncated(_cell(tmp_path, "second"))
+    assert _run("report", str(tmp_path)).exit_code == 1
+    assert not (tmp_path / "figures" / "second.png").exists()
+    assert not (tmp_path / "data" / "second.nc").exists()
+    assert (tmp_path / "data" / "first.nc").exists()
+
+
+def test_summary_separates_the_paper_from_this_project(calls, tmp_path):
+    third = dataclasses.replace(studies.STUDIES["third"], of_paper=True)
+    studies.STUDIES["third"] = third
+    result = _run("reproduce", "--out", str(tmp_path))
+    names = re.findall(r"^│ (\w+|─)|^(├)", result.stdout, re.MULTILINE)
+    assert [a or b for a, b in names] == ["third", "├", "first", "second"]
+    text = (tmp_path / "index.html").read_text()
+    order = ["Statements of the paper", "#third", "Statements of this project", "#first", "#second"]
+    assert sorted(order, key=text.index) == order
+
+
+def test_write_report_says_how_many_statements_hold(calls, tmp_path):
+    assert _run("reproduce", "--out", str(tmp_path)).exit_code == 0
+    assert "All 3 statements hold, in 6 checks" in (tmp_path / "index.html").read_text()
+    _replace("second", lambda config, key: (xr.Dataset(), [at_most("a claim", 1.0, 0.5)]))
+    _cell(tmp_path, "second").unlink()
+    assert _run("reproduce", "--out", str(tmp_path), "--resume").exit_code == 1
+    text = (tmp_path / "index.html").read_text()
+    assert "2 of 3 statements hold, in 5 checks; the table below names the others" in text
+    assert '<details class="study" id="second" open>' in text
+    assert '<details class="study" id="first">' in text
+
+
+def test_progress_bar_of_reproduce_is_the_only_one(calls, tmp_path, monkeypatch):
+    """A study that shows its own progress, as descent does, does not draw over it."""
+
+    def with_progress(config, key):
+        with progress_bar("steps of the study", 10) as advance:
+            advance(3)
+        return _sound(config, key)
+
+    _replace("second", with_progress)
+    terminal = on_a_terminal(monkeypatch)
+    app(["reproduce", "--out", str(tmp_path)], standalone_mode=False)
+    assert "second" in terminal.getvalue()
+    assert "steps of the study" not in terminal.getvalue()
 
 
 def test_stored_names_reads_no_result(stored):

@@ -6,7 +6,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from ..reproduce.studies import Findings
+from ..reproduce.studies import Findings, find_study
 
 _COLOUR = {"fails": "bold red", "not testable": "yellow"}
 
@@ -14,6 +14,7 @@ _COLOUR = {"fails": "bold red", "not testable": "yellow"}
 def print_summary(found: Mapping[str, Findings], lost: Mapping[str, str]) -> bool:
     """Print verdicts and every check that does not hold; returns whether every statement holds.
 
+    Statements of the paper come first, then those of this project.
     `lost` maps studies without a result to the reason; they do not hold. Without any study the
     answer is False.
     """
@@ -21,13 +22,16 @@ def print_summary(found: Mapping[str, Findings], lost: Mapping[str, str]) -> boo
     table.add_column("study", no_wrap=True)
     table.add_column("verdict", no_wrap=True)
     table.add_column("deciding check", overflow="fold")
-    for name, findings in found.items():
-        word = findings.verdict.word
-        table.add_row(
-            escape(name),
-            f"[{_COLOUR.get(word, 'green')}]{word}[/]",
-            escape(findings.verdict.evidence),
-        )
+    for of_paper in (True, False):
+        for name, findings in found.items():
+            if find_study(name).of_paper is of_paper:
+                word = findings.verdict.word
+                table.add_row(
+                    escape(name),
+                    f"[{_COLOUR.get(word, 'green')}]{word}[/]",
+                    escape(findings.verdict.evidence),
+                )
+        table.add_section()  # statements of the paper above, those of this project below
     for name, why in lost.items():
         table.add_row(escape(name), "[bold red]no result[/]", escape(why))
     console = Console()

@@ -8,6 +8,8 @@ from .. import __version__
 from ._output import ErrorLineGroup
 from .error_commands import curve, length, regime
 from .explore_commands import explore
+from .model_commands import models
+from .probe_commands import probe
 from .reproduce_commands import report, reproduce, studies
 from .training_commands import flow, risk, train
 
@@ -35,5 +37,7 @@ def largeprompt(
     """Softmax attention on measures of tokens, for finite and infinite prompts."""
 
 
-for command in (reproduce, studies, report, curve, regime, length, risk, flow, train, explore):
+COMMANDS = (reproduce, studies, report, curve, regime, length, risk, flow, train, explore, probe)
+for command in COMMANDS:
     app.command()(command)
+app.add_typer(models, name="models")

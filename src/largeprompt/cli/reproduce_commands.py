@@ -2,7 +2,7 @@
 
 import json
 import shlex
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -15,9 +15,11 @@ from ._compiling import compile_quickly, one_thread_for_matrices
 from ._output import use_float64
 
 if TYPE_CHECKING:
+    import xarray as xr
+
     from ..sweep import Sweep
 
-_REPORT = ("matplotlib", "jinja2", "plotly", "latex2mathml")
+_REPORT = ("matplotlib", "jinja2", "latex2mathml")
 
 
 def reproduce(
@@ -64,7 +66,7 @@ def reproduce(
     for note in notes:
         typer.echo(note, err=True)
     try:
-        failed = _compute(sweep, out, workers, cluster)
+        failed = sweep is not None and _compute(sweep, out, workers, cluster)
         good = _finish(out)
     except KeyboardInterrupt:
         stored = folder.stored_names(out)
@@ -98,7 +100,7 @@ def _command(
 
 
 def _compute(sweep: "Sweep", out: Path, workers: int | None, cluster: str | None) -> bool:
-    """Compute and store the studies that have no result; returns whether one of them failed."""
+    """Compute and store studies that have no result; returns whether one of them failed."""
     from ..reproduce.folder import CELLS
 
     failed = False
@@ -112,12 +114,22 @@ def _compute(sweep: "Sweep", out: Path, workers: int | None, cluster: str | None
                 typer.echo(cell.failure.traceback, err=True)
                 reason = cell.failure.reason
                 typer.echo(f"error: {name} could not be computed: {reason}", err=True)
-            elif not cell.reused and cell.data is not None:
+            elif cell.data is not None:
                 verdict, seconds = (cell.data.attrs[n] for n in ("verdict", "seconds"))
                 typer.echo(f"computed  {name}: {verdict} ({seconds:.1f} s)", err=True)
+                _draw_while_others_compute(out, cell.data, alone=not (workers or cluster))
             waiting.remove(name)
             advance(label=waiting[0] if waiting else "")
     return failed
+
+
+def _draw_while_others_compute(out: Path, data: "xr.Dataset", alone: bool) -> None:
+    """Draw a figure now if other processes compute; what fails here is done again by `_finish`."""
+    from ..reproduce.report import page
+
+    if not alone:
+        with suppress(OSError):
+            page.draw_figure(out, data)
 
 
 def _finish(out: Path) -> bool:

@@ -5,6 +5,7 @@ cells/              the results: the store of a sweep, with a checksum in every 
 data/NAME.nc        the same results for other programs, written with the report
 figures/NAME.pdf    and .png
 index.html          the report, made from cells/ alone
+derived.json        what the files in data/ and figures/ were made from, and their checksums
 
 The address of a result is a hash of study, scale, seed and code. A result is reused only if all of
 them are the same, and a file that was damaged or exchanged is not read.
@@ -23,6 +24,7 @@ from .._message import message
 from ..sweep import Sweep
 from ..sweep.store import Damaged, Store
 from . import studies
+from .derived_files import DerivedFiles
 from .record import Job
 
 MANIFEST = "reproduce.json"
@@ -49,22 +51,31 @@ class Stored(NamedTuple):
 
 def open_folder(
     folder: Path, scale: str, seed: int, names: Iterable[str], resume: bool
-) -> tuple[Sweep, list[str]]:
+) -> tuple[Sweep | None, list[str]]:
     """Create the folder, or check that it can be resumed; nothing of another origin is replaced.
 
-    Returns the sweep that computes the studies `names` into `folder / CELLS`, and one line for
-    every result that is kept or replaced.
+    Returns the sweep that computes the studies of `names` without a result into `folder / CELLS`,
+    None if all have one, and one line for every result that is kept or replaced.
     """
     before = _earlier_results(folder, scale, seed, resume)
-    jobs = [Job(name, scale, seed) for name in dict.fromkeys(names)]
-    sweep = Sweep(_FUNCTION, [job._asdict() for job in jobs])
-    wanted = {job.study: cell.address for job, cell in zip(jobs, sweep.cells, strict=True)}
-    notes = [_note(folder, name, address, before.get(name)) for name, address in wanted.items()]
+    jobs = {name: Job(name, scale, seed) for name in names}
+    wanted = {
+        name: cell.address for name, cell in zip(jobs, _sweep(jobs.values()).cells, strict=True)
+    }
+    states = {
+        name: _state(folder, name, address, before.get(name)) for name, address in wanted.items()
+    }
     folder.mkdir(parents=True, exist_ok=True)
     with atomic_write(folder / MANIFEST) as name:
         manifest = Manifest(scale, seed, {**before, **wanted})
         Path(name).write_text(json.dumps(manifest._asdict()) + "\n")
-    return sweep, [note for note in notes if note]
+    missing = [job for name, job in jobs.items() if states[name].is_missing]
+    notes = [state.note for state in states.values() if state.note]
+    return _sweep(missing) if missing else None, notes
+
+
+def _sweep(jobs: Iterable[Job]) -> Sweep:
+    return Sweep(_FUNCTION, [job._asdict() for job in jobs])
 
 
 def _earlier_results(folder: Path, scale: str, seed: int, resume: bool) -> dict[str, str]:
@@ -101,16 +112,23 @@ def _earlier_results(folder: Path, scale: str, seed: int, resume: bool) -> dict[
     return stored.studies
 
 
-def _note(folder: Path, name: str, address: str, before: str | None) -> str:
-    """What happens to the result of a study that is stored, if one is; damaged ones are removed."""
+class _State(NamedTuple):
+    """Whether the result of a study is missing, and a line about the one that is stored, if any."""
+
+    is_missing: bool
+    note: str
+
+
+def _state(folder: Path, name: str, address: str, before: str | None) -> _State:
+    """State of the result of a study; a damaged one is removed."""
     try:
         if load(folder, address) is not None:
-            return f"kept      {name}: same configuration, key and code"
+            return _State(False, f"kept      {name}: same configuration, key and code")
     except Damaged as error:
         _store(folder).path(address).unlink()
-        return f"replacing {name}: damaged, {error}"
+        return _State(True, f"replacing {name}: damaged, {error}")
     changed = before not in (None, address)
-    return f"replacing {name}: computed by other code" if changed else ""
+    return _State(True, f"replacing {name}: computed by other code" if changed else "")
 
 
 def read_manifest(folder: Path) -> Manifest:
@@ -182,12 +200,25 @@ def load_all(folder: Path) -> Stored:
     return Stored(manifest, records, lost)
 
 
+def data_name(study: str) -> str:
+    """File of a result for other programs, in the folder of a reproduction."""
+    return f"data/{study}.nc"
+
+
 def export(folder: Path, stored: Stored) -> None:
-    """Write each result to data/NAME.nc; remove results that no study of a complete folder uses."""
+    """Write each result to data/NAME.nc unless it is there already.
+
+    Also removes results that no study of a complete folder uses.
+    """
     (folder / "data").mkdir(exist_ok=True)
+    files = DerivedFiles(folder)
     for name, record in stored.records.items():
-        with atomic_write(folder / "data" / f"{name}.nc") as target:
+        address, file = stored.manifest.studies[name], data_name(name)
+        if files.up_to_date(address, [file]):
+            continue
+        with atomic_write(folder / file) as target:
             record.to_netcdf(target, engine="scipy")
+        files.made(address, [file])
     if not stored.lost:
         used = {_store(folder).path(address) for address in stored.manifest.studies.values()}
         for path in (folder / CELLS).glob(f"*{next(iter(used)).suffix}"):

@@ -18,6 +18,7 @@ from typing import Any
 
 from .._extras import require
 from .._message import message
+from .._progress import draw_no_bars
 from .cell import Cell
 from .compute import Outcome, compute, compute_and_store
 from .store import Store
@@ -124,8 +125,9 @@ def _submit(pool: ProcessPoolExecutor, function: Callable[..., Any], *arguments:
 
 
 def _start_worker(lifeline: Connection) -> None:
-    """Start a worker: ignore Ctrl-C, which the driver handles, and exit with the driver."""
+    """Start a worker: ignore Ctrl-C, which the driver handles, exit with it, and draw no bars."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    draw_no_bars()
 
     def watch() -> None:
         lifeline.poll(None)  # nothing is sent: returns when the other end closes

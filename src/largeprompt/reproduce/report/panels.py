@@ -1,6 +1,6 @@
 """What a figure shows, independent of the library that draws it: panels of series.
 
-`static.py` draws panels with matplotlib, `interactive.py` with plotly.
+`static.py` draws panels with matplotlib, `inline_svg.py` for the page.
 """
 
 from collections.abc import Sequence
@@ -39,7 +39,10 @@ class Series:
 
 @dataclass(frozen=True)
 class Panel:
-    """One pair of axes. Labels may hold TeX between dollar signs."""
+    """One pair of axes. Labels may hold TeX between dollar signs.
+
+    `floor` is the place of zero on a logarithmic y axis: what is smaller is drawn there.
+    """
 
     series: Sequence[Series]
     x: str
@@ -47,6 +50,7 @@ class Panel:
     log_x: bool = True
     log_y: bool = True
     title: str = ""
+    floor: float | None = None
 
     def shown(self, series: Series) -> np.ndarray:
         """Mask of the points that these axes can show: finite, and positive on a log axis."""
@@ -54,8 +58,12 @@ class Panel:
         if self.log_x:
             kept &= series.x > 0
         if self.log_y:
-            kept &= series.y > 0
+            kept &= series.y >= 0 if self.floor else series.y > 0
         return kept
+
+    def heights(self, y: np.ndarray) -> np.ndarray:
+        """Where values are drawn: at the floor if they are below it."""
+        return np.maximum(y, self.floor) if self.log_y and self.floor else y
 
 
 def length_label(L: float) -> str:

@@ -9,6 +9,7 @@ import numpy as np
 from ..._extras import require
 from .panels import Panel, Series
 from .style import COLOURS, MARKERS, style_axes
+from .ticks import log_label
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 _FEW = 8  # up to so many points of a line get a marker
 _VISIBLE = 1e-3  # relative error from which a line gets a band
 _IN_A_ROW = 3
+_NO_LAYOUT = {"figure.autolayout": False, "figure.constrained_layout.use": False}
 _LINES = {"line": "-", "dashed": "--", "dotted": ":"}
 
 
@@ -41,7 +43,7 @@ def draw(panels: Sequence[Panel]) -> "Figure":
             _label_log_axis(axes.xaxis)
         if panel.log_y:
             axes.set_yscale("log")
-            _label_log_axis(axes.yaxis)
+            _label_log_axis(axes.yaxis, panel.floor)
         style_axes(axes, panel.x, panel.y, panel.title)
     _add_legend(figure, 2 * columns)
     return figure
@@ -49,18 +51,28 @@ def draw(panels: Sequence[Panel]) -> "Figure":
 
 def fix_layout(figure: "Figure") -> None:
     """Compute the layout now, once for all formats the figure is saved in."""
-    figure.draw_without_rendering()
-    figure.set_layout_engine("none")
+    engine = figure.get_layout_engine()
+    if engine is None:
+        return
+    engine.execute(figure)
+    with require("matplotlib", extra="report").rc_context(_NO_LAYOUT):
+        figure.set_layout_engine(None)  # "none" would draw the figure twice in each format
 
 
-def _label_log_axis(axis: "Axis") -> None:
-    """Label powers of ten; on less than two decades also 1, 2 and 5 times them, as numbers."""
+def _label_log_axis(axis: "Axis", floor: float | None = None) -> None:
+    """Label powers of ten; on less than two decades also 1, 2 and 5 times them.
+
+    The labels are text: typesetting each as a formula would take most of the time of a figure.
+    """
     ticker = require("matplotlib.ticker", extra="report")
     low, high = axis.get_view_interval()
     axis.set_minor_formatter(ticker.NullFormatter())
     if high < 100 * low:
         axis.set_major_locator(ticker.LogLocator(subs=(1.0, 2.0, 5.0)))
-        axis.set_major_formatter(ticker.StrMethodFormatter("{x:g}"))
+    label = log_label(low, high)
+    axis.set_major_formatter(
+        lambda value, _: "0" if floor and math.isclose(value, floor) else label(value)
+    )
 
 
 def _add_legend(figure: "Figure", columns: int) -> None:
@@ -84,7 +96,7 @@ def _draw_series(axes: "Axes", panel: Panel, series: Series) -> None:
     kept = panel.shown(series)
     colour = COLOURS[series.colour % len(COLOURS)]
     name = series.name if series.in_legend else "_"
-    x, y = series.x[kept], series.y[kept]
+    x, y = series.x[kept], panel.heights(series.y[kept])
     bars = None if series.error is None else 2 * series.error[kept]
     if series.style == "points":
         marker = MARKERS[series.colour % len(MARKERS)]

@@ -6,15 +6,24 @@ import numpy as np
 import xarray as xr
 
 from ...concentration import sharp_exponent
+from .captions import CAPTIONS
 from .figures import ERROR_LABELS, growing_prompt_panel, limits_panel
 from .panels import LENGTH, Panel, Series, Style, default_panels
 from .section_6_panels import section_6_panels
 from .training_figures import readout_panel, risk_panels
 
+_PATHS = 40  # of growing prompts that are drawn
+_NO_DIFFERENCE = 1e-17  # where numbers that agree to the last bit are drawn on a log axis
+
 
 def panels_of(study: str, data: xr.Dataset) -> list[Panel]:
     """Panels of a study: its own, or the default ones."""
     return PANELS.get(study, default_panels)(data)
+
+
+def caption_of(study: str) -> str:
+    """What the figure of a study shows."""
+    return CAPTIONS.get(study, "The numbers of this study against prompt length.")
 
 
 def _lemma_2_1(data: xr.Dataset) -> list[Panel]:
@@ -34,10 +43,10 @@ def _softmax_operator(data: xr.Dataset) -> list[Panel]:
         "shuffled_against_dense": "shuffled - dense",
     }
     series = [
-        Series(text, data["length"].values, np.maximum(data[name].values, 1e-17), i, "points")
+        Series(text, data["length"].values, data[name].values, i, "points")
         for i, (name, text) in enumerate(names.items())
     ]
-    return [Panel(series, LENGTH, "largest absolute difference")]
+    return [Panel(series, LENGTH, "largest absolute difference", floor=_NO_DIFFERENCE)]
 
 
 def _non_gaussian_limit(data: xr.Dataset) -> list[Panel]:
@@ -45,7 +54,7 @@ def _non_gaussian_limit(data: xr.Dataset) -> list[Panel]:
 
 
 def _almost_sure(data: xr.Dataset) -> list[Panel]:
-    return [growing_prompt_panel(data)]
+    return [growing_prompt_panel(data.isel(prompt=slice(_PATHS)))]
 
 
 def _finite_prompts(data: xr.Dataset) -> list[Panel]:
@@ -55,13 +64,19 @@ def _finite_prompts(data: xr.Dataset) -> list[Panel]:
         Series("gradient in $U$", L, data["gradient_U_error"].values, 1),
     ]
     gaps = [
-        Series(text, L, np.maximum(gap, 1e-17), i, "points")
+        Series(text, L, gap, i, "points")
         for i, (text, name) in enumerate([("output", "output"), ("gradient in $U$", "gradient_U")])
         for gap in [np.abs(data[f"{name}_integral"].values / data[f"{name}_error"].values - 1)]
     ]
     return [
         Panel(errors, LENGTH, "mean squared error", title="closed form"),
-        Panel(gaps, LENGTH, "relative difference", title="against the integral"),
+        Panel(
+            gaps,
+            LENGTH,
+            "relative difference",
+            title="against the integral",
+            floor=_NO_DIFFERENCE,
+        ),
     ]
 
 

@@ -1,10 +1,8 @@
 """Colours, markers and text sizes of all figures, and how figures are saved."""
 
-import io
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..._extras import require
 from ..._files import FIGURES, atomic_write, check_target
 
 if TYPE_CHECKING:
@@ -39,11 +37,3 @@ def save_figure(figure: "Figure", path: str | Path) -> Path:
     with atomic_write(target) as name:
         figure.savefig(name, dpi=300, metadata=metadata)
     return target
-
-
-def as_svg(figure: "Figure") -> str:
-    """Return a figure as SVG text; the same data give the same text."""
-    buffer = io.StringIO()
-    with require("matplotlib", extra="report").rc_context({"svg.hashsalt": "largeprompt"}):
-        figure.savefig(buffer, format="svg", metadata={"Date": None})
-    return buffer.getvalue()

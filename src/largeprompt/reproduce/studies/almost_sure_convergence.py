@@ -85,6 +85,7 @@ STUDY = Study(
     name="almost-sure",
     title="One growing prompt converges almost surely",
     source="almost-sure convergence",
+    of_paper=True,
     statement="As tokens are added to one prompt, the attention output converges to its "
     "infinite-prompt limit with probability one. The distance stays below the envelope of the law "
     "of the iterated logarithm, up to a factor that tends to one.",

@@ -85,6 +85,7 @@ STUDY = Study(
     name="assumption-3.3",
     title="The moments that Proposition 3.4 needs",
     source="Assumption 3.3",
+    of_paper=True,
     statement="Nine exponentially tilted moments, of orders 0, 4 and 8 in token and query, are "
     "finite. For Gaussian tokens and queries they always are if the tilted law is normalised. "
     "Without normalisation they are finite only if |Γ^(1/2) U C^(1/2)| < 1.",

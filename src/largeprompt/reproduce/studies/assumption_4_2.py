@@ -199,6 +199,7 @@ STUDY = Study(
     name="assumption-4.2",
     title="What Theorem 4.3 assumes, for linear regression",
     source="Assumption 4.2, as an independent audit verifies it for Section 5",
+    of_paper=True,
     statement="Linear regression satisfies the three conditions by which an independent audit of "
     "the paper verifies Assumption 4.2. The sub-Gaussian parameter of a task has polynomial "
     "moments. The average over tasks of L^(-c/σ²) falls faster than any needed power of ln L "

@@ -130,6 +130,7 @@ STUDY = Study(
     name="finite-length-risk",
     title="Learning in context: risk against prompt length",
     source="Sections 5 and 6 (end points of training)",
+    of_paper=True,
     statement="The risks of the best softmax head and of the best linear head merge as the prompt "
     "grows, and approach the noise floor. At finite length both are above the risk of ridge "
     "regression, which is the Bayes predictor here.",

@@ -145,6 +145,7 @@ STUDY = Study(
     name="lemma-2.1",
     title="On Gaussian tokens softmax attention is affine in the query",
     source="Lemma 2.1",
+    of_paper=True,
     statement="If the tokens are N(m, Γ), attention over an infinite prompt equals V m + V Γ U z "
     "at every query z, also if Γ is singular. This is a property of Gaussian tokens: for "
     "Rademacher tokens, uniform tokens or tokens on a sphere the output is not affine in the "

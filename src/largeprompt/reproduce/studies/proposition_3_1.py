@@ -41,6 +41,7 @@ STUDY = Study(
     name="proposition-3.1",
     title="The output concentrates as the prompt grows",
     source="Proposition 3.1",
+    of_paper=True,
     statement="For σ-sub-Gaussian tokens (σ ≥ 1) and 1-sub-Gaussian queries there are constants "
     "that depend only on the head and the dimension, such that the mean squared distance to the "
     "infinite prompt is bounded as below. The printed statement has no condition on L. At L = 1 "

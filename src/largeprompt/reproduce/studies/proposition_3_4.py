@@ -37,6 +37,7 @@ STUDY = Study(
     name="proposition-3.4",
     title="Both gradients concentrate as the prompt grows",
     source="Proposition 3.4",
+    of_paper=True,
     statement="Under Assumption 3.3 the errors of the derivatives of the output in V and in U are "
     "bounded as below, the second one with a square of ln L. As in Proposition 3.1, L = 1 must be "
     "excluded.",

@@ -11,7 +11,6 @@ import numpy as np
 import xarray as xr
 from jaxtyping import Array, Key
 from scipy.optimize import minimize
-from scipy.stats import binomtest, fisher_exact
 
 from ...dynamics import published_experiment
 from ...dynamics.experiment import (
@@ -146,6 +145,8 @@ def _final_risks(task: LinearRegression, found: xr.Dataset) -> xr.DataArray:
 
 def _shares(ratio: xr.DataArray) -> xr.Dataset:
     """Share of runs in the block class, with its Wilson 95% interval."""
+    from scipy.stats import binomtest  # half a second of import, only where it is used
+
     n = ratio.sizes["seed"]
     arrived = (ratio < BLOCK_CLASS).sum("seed")
     ends = [
@@ -463,6 +464,8 @@ def _claims_of_the_landscape(data: xr.Dataset) -> list[Check]:
     """Runs end where the exact risk leads from their initialisation, which depends on the first
     pull.
     """
+    from scipy.stats import fisher_exact
+
     arrived = data["run_ratio"].sel(attention="linear").isel(length=0).values < BLOCK_CLASS
     leads = data["path_arrives"].values > 0
     same = (arrived == leads[: len(arrived)]).mean()
@@ -494,6 +497,7 @@ STUDY = Study(
     name="section-6",
     title="The published experiment: as described, as distributed, and as in the theory",
     source="Section 6",
+    of_paper=True,
     statement="Softmax and linear attention trained on prompts of length L merge as L grows and "
     "approach the Bayes predictor. This holds for every run that ends in the block form. Under "
     "linear attention about half of the published initialisations end in another minimum, more "

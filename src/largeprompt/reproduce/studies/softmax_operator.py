@@ -64,6 +64,7 @@ STUDY = Study(
     name="softmax-operator",
     title="On a prompt, attention on measures is softmax attention",
     source="Section 2",
+    of_paper=True,
     statement="On the empirical measure of L tokens, the operator T is the softmax attention of "
     "transformers. The order of the tokens and the size of the blocks they are streamed in do not "
     "matter.",

@@ -10,6 +10,7 @@
         name="theorem-4.3",
         title="...",
         source="Theorem 4.3",
+        of_paper=True,  # False, the default, for a statement of this project
         statement="the claim in words",
         formula=r"TeX, shown as MathML",
         method="what is computed, what is exact, what is estimated and with what error",
@@ -184,6 +185,7 @@ class Study:
     context: Mapping[str, str] = field(default_factory=dict)
     judge: Callable[[Sequence[Check]], Verdict] = judge
     unknown: str = ""
+    of_paper: bool = False
 
     def config(self, scale: str) -> Config:
         """Configuration of a scale, "quick" or "full"."""

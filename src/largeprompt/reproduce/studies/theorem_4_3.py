@@ -351,6 +351,7 @@ STUDY = Study(
     name="theorem-4.3",
     title="Training with long prompts follows the infinite-prompt flow",
     source="Theorem 4.3, Corollary D.3, Lemma D.1",
+    of_paper=True,
     statement="For every eps there is an L(eps) such that for all longer prompts the limiting risk "
     "of the gradient flow is at most that of the infinite prompt plus eps. On [0, T] the two flows "
     "differ by at most g_2(L) T exp(beta T).",

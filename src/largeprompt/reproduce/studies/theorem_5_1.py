@@ -251,6 +251,7 @@ STUDY = Study(
     name="theorem-5.1",
     title="Gradient flow learns linear regression in context",
     source="Theorem 5.1 (v1), 5.2 (v2)",
+    of_paper=True,
     statement="From the balanced initialisation the infinite-prompt flow converges to b = "
     "tr(Sig^-2)^{1/4}, A = Sig^-1/b, with zero risk. For every eps the flow at long enough prompts "
     "ends within eps of the Bayes risk.",

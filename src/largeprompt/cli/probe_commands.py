@@ -1,0 +1,184 @@
+"""`largeprompt probe`: what the heads of a real transformer do on a text or a table."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from .._message import message
+from ._answer import Answer, AsCsv, AsJson, check_form
+from ._output import write_netcdf
+
+if TYPE_CHECKING:
+    import numpy as np
+    import xarray as xr
+
+    from ..models import Recording
+
+_LENGTH = 1024  # tokens of a text, unless told otherwise
+_SHARE = 4  # a quarter of the rows of a table is predicted
+
+
+def probe(
+    model: Annotated[
+        str,
+        typer.Argument(help="A folder of save_pretrained, a .gguf file, or the name of weights."),
+    ],
+    text: Annotated[
+        list[Path] | None, typer.Option("--text", help="A text file; may be repeated.")
+    ] = None,
+    table: Annotated[
+        Path | None,
+        typer.Option(
+            "--table",
+            help="A .csv file for an in-context learner: features, and the class in the last "
+            "column. The last quarter of the rows is predicted.",
+        ),
+    ] = None,
+    length: Annotated[
+        int, typer.Option("--length", min=2, help="Use at most so many tokens of each text.")
+    ] = _LENGTH,
+    queries: Annotated[
+        int | None,
+        typer.Option("--queries", min=1, help="Queries of the last positions; all of an encoder."),
+    ] = None,
+    tolerance: Annotated[
+        float, typer.Option("--tolerance", help="Relative squared error to reach.")
+    ] = 0.01,
+    sinks: Annotated[int, typer.Option("--sinks", min=1, help="First tokens that are sinks.")] = 1,
+    out: Annotated[Path, typer.Option("--out", help="Folder of the results.")] = Path("out/probe"),
+    as_json: AsJson = False,
+    as_csv: AsCsv = False,
+) -> None:
+    """Probe every attention head of a real transformer: is it linear yet?
+
+    Prints medians over heads, and writes probe.nc with all numbers and probe.html with heat maps
+    and pictures of each head.
+
+    Example: largeprompt probe smollm2 --text README.md --length 512
+    """
+    check_form(as_json, as_csv)
+    if bool(text) == (table is not None):
+        raise ValueError(
+            message("probe needs --text or --table", "both" if text else "neither", "pass one")
+        )
+    if table is not None:
+        recording = _on_table(model, table)
+    else:
+        recording = _on_texts(model, text or [], length, queries)
+    from ..models import probe as probe_recording
+    from ..models.probe_page import write_page
+
+    out.mkdir(parents=True, exist_ok=True)
+    data = probe_recording(recording, tolerance=tolerance, sinks=sinks)
+    answer = _summary(data)
+    write_netcdf(data, out / "probe.nc")
+    page = write_page(data, out / "probe.html")
+    answer.note(f"page: {page}", page=str(page))
+    answer.print(as_json=as_json, as_csv=as_csv)
+
+
+def _on_texts(model: str, files: list[Path], length: int, queries: int | None) -> "Recording":
+    from ..models import load_pretrained, record
+
+    texts = [file.read_text(encoding="utf-8") for file in files]
+    loaded = load_pretrained(_located(model))
+    most = getattr(loaded.model.config, "max_position_embeddings", None) or length
+    return record(
+        loaded.model,
+        texts,
+        tokenizer=loaded.tokenizer,
+        length=min(length, most),
+        queries=queries,
+    )
+
+
+def _on_table(model: str, table: Path) -> "Recording":
+    from .. import models
+
+    X, y = _rows(table)
+    known = len(X) - len(X) // _SHARE
+    return models.TabPFN.load(_located(model)).record(X[:known], y[:known], X[known:])
+
+
+def _located(model: str) -> Path:
+    """The path, or the file of the weights of that name."""
+    if Path(model).exists():
+        return Path(model)
+    from .. import models
+
+    return models.weights_path(model)
+
+
+def _rows(table: Path) -> tuple["np.ndarray", "np.ndarray"]:
+    """Features and classes 0, 1, ... of a .csv file, with or without a line of names."""
+    import numpy as np
+
+    with open(table, encoding="utf-8") as file:
+        first = file.readline().strip().split(",")
+    try:
+        [float(entry) for entry in first]
+        skipped = 0
+    except ValueError:
+        skipped = 1
+    try:
+        rows = np.loadtxt(table, delimiter=",", skiprows=skipped, ndmin=2, dtype=str)
+        features = rows[:, :-1].astype(np.float64)
+    except ValueError as error:
+        raise ValueError(
+            message(
+                "a table must have numbers in all columns but the last",
+                f"{str(table)!r} ({error})",
+                "drop or encode the other columns",
+            )
+        ) from error
+    if features.shape[1] < 1 or len(rows) < 2 * _SHARE:
+        raise ValueError(
+            message(
+                f"a table must have a feature, a class, and at least {2 * _SHARE} rows",
+                f"shape {rows.shape}",
+                "pass a longer table",
+            )
+        )
+    return features, np.unique(rows[:, -1], return_inverse=True)[1]
+
+
+def _summary(data: "xr.Dataset") -> Answer:
+    """Medians, means and percentiles over heads."""
+    import numpy as np
+
+    from ..models.probing import QUANTITIES
+
+    named: dict[str, tuple[str, np.ndarray]] = {}
+    for name, quantity in QUANTITIES.items():
+        if name == "compression_error":
+            for size in data["size"].values:
+                title = f"error of a measure of {size} tokens"
+                named[f"{name}_{size}"] = (title, data[name].sel(size=size).values)
+        else:
+            named[name] = (quantity.title, data[name].values)
+    known = {name: values[np.isfinite(values)] for name, (_, values) in named.items()}
+    known = {name: values for name, values in known.items() if len(values)}
+    answer = Answer(str(data.attrs["model"]))
+    answer.column("over heads", "quantity", known, lambda name: named[name][0])
+    for heading, column, summary in (
+        ("median", "median", np.median),
+        ("mean", "mean", np.mean),
+        ("90th percentile", "percentile_90", lambda values: np.percentile(values, 90)),
+    ):
+        answer.column(heading, column, map(summary, known.values()), "{:.3g}".format)
+    regimes, counts = np.unique(data["regime"].values, return_counts=True)
+    phases = {str(name): int(count) for name, count in zip(regimes, counts, strict=True) if name}
+    words = ", ".join(f"{count} {name}" for name, count in phases.items())
+    answer.note(f"regimes: {words}", **phases)
+    differences = data["recording_error"].values
+    if np.isfinite(differences).any():
+        largest = float(np.nanmax(differences))
+        answer.note(
+            "attention recomputed from the recording differs from the model's own by at most "
+            f"{largest:.1e}",
+            recording_error=largest,
+        )
+    else:
+        answer.note("the recording has no outputs of the model to compare with")
+    return answer

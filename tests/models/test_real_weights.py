@@ -1,0 +1,98 @@
+"""The published TabPFN: exchangeable rows, good predictions, and affine attention after layer 0."""
+
+import contextlib
+import io
+import re
+
+import numpy as np
+import pytest
+import torch
+
+from largeprompt.models import TabPFN, linearise_learner, read_checkpoint, weights_path
+
+from ..oracles import tabpfn as ground_truth
+from ..test_docs import ROOT, same_text
+from ..weights import REQUIRED, fetched
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def model():
+    return TabPFN.load(fetched("tabpfn"))
+
+
+@pytest.fixture(scope="module")
+def task():
+    """Labels by radius: 250 rows for the context, 150 for the test with Bayes' predictions."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(400, 3))
+    odds = 3 * (np.sum(X**2, axis=1) - 2.4)
+    y = (rng.random(400) < 1 / (1 + np.exp(-odds))).astype(int)
+    return X[:250], y[:250], X[250:], (odds[250:] > 0).astype(int)
+
+
+def test_read_checkpoint_reads_the_published_file_as_pytorch_does():
+    path = fetched("tabpfn")
+    ours = read_checkpoint(path)
+    theirs = torch.load(path, weights_only=True, map_location="cpu")
+    assert ours[0].keys() == theirs[0].keys()
+    assert all(np.array_equal(ours[0][name], theirs[0][name].numpy()) for name in ours[0])
+    assert ours[1:] == theirs[1:]
+
+
+def test_tabpfn_logits_are_those_of_pytorch(model, task):
+    X, y, X_test, _ = task
+    state = torch.load(fetched("tabpfn"), weights_only=True, map_location="cpu")[0]
+    wanted = ground_truth.logits(state, 4, X[:100], y[:100], X_test[:10])
+    found = model.read(X[:100], y[:100]).logits(X_test[:10])
+    np.testing.assert_allclose(found, wanted, atol=1e-4)
+
+
+def test_tabpfn_does_not_see_the_order_of_rows(model, task):
+    X, y, X_test, _ = task
+    order = np.random.default_rng(1).permutation(len(X))
+    first = model.read(X, y).logits(X_test)
+    assert abs(model.read(X[order], y[order]).logits(X_test) - first).max() < 1e-4
+
+
+def test_linearise_learner_keeps_the_predictions_of_tabpfn(model, task):
+    """Layers 1 to 11 affine: nearly all predictions stay; with constants they do not."""
+    X, y, X_test, bayes = task
+    learner = model.read(X, y)
+    softmax = learner.predict_proba(X_test).argmax(axis=1)
+    assert np.mean(softmax == bayes) > 0.9
+    affine = linearise_learner(learner)
+    assert np.median(affine.residual) < 0.005
+    assert np.mean(affine.predict_proba(X_test).argmax(axis=1) == softmax) > 0.94
+    constant = linearise_learner(learner, ridge=np.inf)
+    assert np.mean(constant.predict_proba(X_test).argmax(axis=1) == softmax) < 0.8
+
+
+def test_linearise_learner_fails_at_layer_0(model, task):
+    """It looks up single rows: no affine map serves."""
+    X, y, _, _ = task
+    found = linearise_learner(model.read(X, y), layers=[0])
+    assert found.residual.min() > 0.1
+
+
+def test_code_of_the_document_prints_what_it_shows(model):
+    """The ```py blocks of docs/in_context_learner.md, which need the weights."""
+    page = (ROOT / "docs" / "in_context_learner.md").read_text()
+    blocks = re.findall(r"```(py|text)\n(.*?)```", page, flags=re.DOTALL)
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed):
+        exec("".join(body for kind, body in blocks if kind == "py"), {})
+    assert same_text(printed.getvalue(), "".join(body for kind, body in blocks if kind == "text"))
+
+
+def test_fetched_weights_are_skipped_or_required(monkeypatch, tmp_path):
+    monkeypatch.setenv("LARGEPROMPT_MODELS", str(tmp_path))
+    with pytest.raises(FileNotFoundError):
+        weights_path("tabpfn")
+    monkeypatch.delenv(REQUIRED, raising=False)
+    with pytest.raises(pytest.skip.Exception, match="largeprompt models fetch"):
+        fetched("tabpfn")
+    monkeypatch.setenv(REQUIRED, "1")
+    with pytest.raises(pytest.fail.Exception, match="largeprompt models fetch"):
+        fetched("tabpfn")
