@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
-.PHONY: test test-fast check reproduce bench format clean python-is-ready
+.PHONY: test test-fast check reproduce bench docs format clean python-is-ready
 
 # one thread for matrix products: those of the tests are small, and the workers fill the cores
 test test-fast: export OPENBLAS_NUM_THREADS ?= 1
@@ -28,6 +28,13 @@ bench: $(INSTALLED)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[peers]'
 	$(BIN)/python -m benchmarks
 	$(BIN)/python -m benchmarks.page
+
+# the site, which can be opened without a server: out/site/index.html
+docs: export NO_MKDOCS_2_WARNING ?= 1
+docs: $(INSTALLED)
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[docs]'
+	$(BIN)/python -m mkdocs build --strict
+	@echo "site: out/site/index.html"
 
 format: $(INSTALLED)
 	$(BIN)/ruff check --fix .

@@ -1,8 +1,10 @@
-"""Is my prompt long enough? For tokens like yours, a head like yours, and the length you have.
+"""Is my prompt long enough?
 
-Replace `tokens`, `head` and `L` by your own: embeddings of a layer (n, d), its K'Q / sqrt(d_head)
-and V, and your prompt length.
+For tokens like yours, a head like yours, and the length you have. Replace `tokens`, `head` and `L`
+by your own: embeddings of a layer (n, d), its K'Q / sqrt(d_head) and V, and your prompt length.
 """
+
+import sys
 
 import jax
 import numpy as np
@@ -20,11 +22,12 @@ head = lp.Head(U=U, V=V)
 law = lp.Gaussian(tokens.mean(axis=0), np.cov(tokens.T))
 deviation = float(np.sqrt(np.trace(U.T @ law.cov() @ U @ law.cov())))
 here = lp.regime(deviation, L)
-print(f"scores have a standard deviation of about {deviation:.2f}")
-print(f"{here.name}: {here.sentence}")
+print(f"scores have a standard deviation of about {deviation:.2f}: {here.name}")
+print(f"softmax averages over {1 / here.p2:.0f} of {L} tokens")
 
-curve = lp.concentration_curve(head, law, law, [float(L)])
-print(f"mean squared distance of {L} tokens to the infinite prompt: {float(curve.value[0]):.2e}")
+curve = lp.concentration_curve(head, law, law, np.geomspace(2, 2e6, 13))
+error = float(curve.value.sel(length=L, method="nearest"))
+print(f"mean squared distance of {L} tokens to the infinite prompt: {error:.2e}")
 print("1% accuracy:", lp.prompt_length_for(head, law, law, 0.01, relative=True).sentence)
 
 # is the Gaussian a fair stand-in? the same query against the tokens themselves
@@ -33,3 +36,5 @@ gap = lp.attend(head, lp.Empirical(tokens), z) - lp.attend(head, law, z)
 size = np.linalg.norm(lp.attend(head, law, z))
 distance = np.linalg.norm(gap) / size
 print(f"relative distance of {len(tokens)} real tokens to the Gaussian limit: {distance:.2f}")
+if len(sys.argv) > 1:  # a file to draw to: .pdf, .png or .svg
+    lp.save_figure(lp.plot_curve(curve, title="squared error of the output"), sys.argv[1])

@@ -1,4 +1,8 @@
-"""Where the equivalence ends: tokens that are signs converge, but not to linear attention."""
+"""When is softmax attention not linear attention?
+
+With Gaussian tokens the infinite prompt is linear attention. Tokens that are signs converge as
+well, but to another limit.
+"""
 
 import sys
 
@@ -15,4 +19,4 @@ for L, own, linear in zip(
 ):
     print(f"L = {L:8.0e}   to its own limit {own:.2e}   to linear attention {linear:.4f}")
 if len(sys.argv) > 1:  # a file to draw to: .pdf, .png or .svg
-    print("figure:", lp.save_figure(lp.plot_limits(comparison, "signs"), sys.argv[1]))
+    lp.save_figure(lp.plot_limits(comparison, "signs"), sys.argv[1])

@@ -141,6 +141,22 @@ def test_linearise_over_queries_of_many_dimensions():
     assert abs(found.residual.value - residual) < 5 * found.residual.error
 
 
+def test_linearise_of_recorded_arrays_in_single_precision():
+    """Keys and values of NumPy in float32, as recordings have them, are computed in float64."""
+    rng = np.random.default_rng(0)
+    keys, values = (rng.normal(size=(50, d)).astype(np.float32) for d in (3, 2))
+    queries = rng.normal(size=(40, 3)).astype(np.float32)
+    found, expected = (
+        lp.linearise(lp.Head.key_value(3, 2), lp.KeyValues(*arrays), queries.astype(kind))
+        for kind, arrays in (
+            (np.float32, (keys, values)),
+            (np.float64, (keys.astype(np.float64), values.astype(np.float64))),
+        )
+    )
+    assert np.asarray(found.slope).dtype == np.float64
+    np.testing.assert_allclose(found.slope, expected.slope, rtol=1e-12)
+
+
 def test_linearise_of_a_constant_output():
     """One token: the output does not depend on the query."""
     head = lp.Head(U=np.eye(2), V=np.eye(2))

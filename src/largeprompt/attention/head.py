@@ -42,10 +42,10 @@ class AbstractHead(eqx.Module):
 
 
 class Head(AbstractHead):
-    """A head with score <x, U z> for token x and query z, and read-out V x.
+    """A head with score $<x, U z>$ for token x and query z, and read-out V x.
 
-    No 1/sqrt(d) is applied; it is part of U. Boursier & Boyer use U = K'Q; for the usual scaling of
-    transformers pass `scale` to `from_kqv`.
+    No 1/sqrt(d) is applied; it is part of U. Boursier & Boyer use $U = K'Q$; for the usual scaling
+    of transformers pass `scale` to `from_kqv`.
 
     **Arguments:** `U` of shape (d, k) for tokens of dimension d and queries of dimension k, which
     are often the same; `V` of shape (m, d).
@@ -76,7 +76,7 @@ class Head(AbstractHead):
     def from_kqv(
         cls, K: ArrayInput, Q: ArrayInput, V: ArrayInput, scale: ArrayInput = 1.0
     ) -> "Head":
-        """The head with U = scale K'Q, for K of shape (h, d) and Q of shape (h, k), any h.
+        """The head with $U = scale K'Q$, for K of shape (h, d) and Q of shape (h, k), any h.
 
         Gradients with respect to K and Q go through this call.
         """
@@ -124,7 +124,7 @@ class Head(AbstractHead):
 
 
 class MultiHead(AbstractHead):
-    """Several heads on one prompt: T(z) = sum_h T_h(z), accepted wherever a head is.
+    """Several heads on one prompt: $T(z) = sum_h T_h(z)$, accepted wherever a head is.
 
     The weights of all heads come from the same tokens, so their errors are correlated: those of
     opposite heads (U, V) and (-U, -V) mostly cancel. What is defined for one head only, such as

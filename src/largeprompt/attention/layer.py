@@ -14,10 +14,10 @@ from .softmax import attend
 
 
 class Layer(eqx.Module):
-    """The map z -> z + sum_h T_h[mu](z) applied to all tokens of mu: the push-forward of mu.
+    """The map $z -> z + sum_h T_h[mu](z)$ applied to all tokens of mu: the push-forward of mu.
 
     The push-forward of a Gaussian is Gaussian, since the map is affine (Castin et al. 2025): with
-    B = I + sum_h V_h G U_h, the mean becomes B m + sum_h V_h m and the covariance B G B'. The
+    $B = I + sum_h V_h G U_h$, the mean becomes $B m + sum_h V_h m$ and the covariance $B G B'$. The
     atoms of a prompt or another finite law are mapped one by one and keep their weights. Several
     layers are composed by `for layer in layers: mu = layer(mu)`.
 

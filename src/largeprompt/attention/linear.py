@@ -13,7 +13,7 @@ from .softmax import queries_of, read_out, tilts_of
 def attend_linear(
     head: AbstractHead, measure: AbstractMeasure, z: ArrayInput
 ) -> Float[Array, "*batch m"]:
-    """T_lin[mu](z) = V E[x x'] U z; for a prompt, the average (1/L) sum_i V x_i <x_i, U z>.
+    """$T_lin[mu](z) = V E[x x'] U z$; for a prompt, the average $(1/L) sum_i V x_i <x_i, U z>$.
 
     Equal to `attend` for centred Gaussian tokens. For N(m, G) it is V (G + m m') U z, while softmax
     attention is V m + V G U z. Outputs of a `MultiHead` are added.

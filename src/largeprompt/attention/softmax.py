@@ -28,7 +28,7 @@ def attend(
 ) -> Float[Array, "*batch m"]:
     """Attention of the queries z to the tokens of `measure`:
 
-        T[mu](z) = V E[x e^{<x, U z>}] / E[e^{<x, U z>}] = V grad psi_mu(U z)
+    $$T[mu](z) = V E[x e^{<x, U z>}] / E[e^{<x, U z>}] = V grad psi_mu(U z)$$
 
     (Boursier & Boyer, Sec. 2). On an `Empirical` measure this is softmax attention over its tokens;
     on a `Gaussian` it is V m + V G U z (Lemma 2.1). Keys and values in two arrays are read in place
@@ -162,9 +162,9 @@ def attend_jacobians(
     block_size: int | None = None,
     mesh: Mesh | None = None,
 ) -> Jacobians:
-    """Derivatives of T[mu](z) in the head's parameters, from the tilted covariance:
+    """Derivatives of $T[mu](z)$ in the head's parameters, from the tilted covariance:
 
-        dT_a / dU_jk = (V Cov_u)_aj z_k,    dT_a / dV_bj = delta_ab (grad psi(u))_j,    u = U z
+    $$dT_a / dU_jk = (V Cov_u)_aj z_k,    dT_a / dV_bj = delta_ab (grad psi(u))_j,    u = U z$$
 
     (Boursier & Boyer, Sec. 3). Same arguments as `attend`. For a `MultiHead` the derivatives in
     the parameters of each head, stacked on an axis after those of the batch.

@@ -57,7 +57,7 @@ def compress(
     serve. Every fourth one, if there are at least 8, only measures the error. Sizes: `atoms` kept
     tokens, those of the indices `keep` among them (sinks, a window), and `rank` of the Gaussian
     (None: no Gaussian); or `size` in bytes, split between both by held-out error. `choose` ranks
-    tokens by "leverage", E[p_i^2 |v_i - T|^2], or by "attention mass", E[p_i]. `head` is a
+    tokens by "leverage", $E[p_i^2 |v_i - T|^2]$, or by "attention mass", $E[p_i]$. `head` is a
     `Head.key_value` with another scale than 1. `key` is for method="random".
 
     Other methods, for comparison: "most attended" (SnapKV, H2O), "sinks and window" (StreamingLLM),

@@ -20,7 +20,7 @@ from ..measures import AbstractMeasure, Empirical, KeyValues
 
 
 class CompressionError(NamedTuple):
-    """Squared error of the output over queries, relative to E|T - mean value|^2.
+    """Squared error of the output over queries, relative to $E|T - mean value|^2$.
 
     `held_out` says whether the queries took no part in the compression. The numbers are arrays, so
     that measures with other errors share compiled programs.

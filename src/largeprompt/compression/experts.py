@@ -12,9 +12,9 @@ from ..measures import AbstractMeasure, Gaussian
 
 
 class Experts(eqx.Module):
-    """The map z -> sum_j gate_j(z) (A_j z + b_j), equal to attention on the mixture.
+    """The map $z -> sum_j gate_j(z) (A_j z + b_j)$, equal to attention on the mixture.
 
-    The gates are softmax_j(c_j + <l_j, z> + z'Q_j z / 2).
+    The gates are $softmax_j(c_j + <l_j, z> + z'Q_j z / 2)$.
     """
 
     slopes: Float[Array, "j m k"]
@@ -39,8 +39,8 @@ class Experts(eqx.Module):
 def experts(head: Head, mu: AbstractMeasure) -> Experts:
     """The affine maps and gates of attention on a mixture of Gaussians; point masses have slope 0.
 
-    Component j, N(m_j, G_j) of weight pi_j, has the map V m_j + V G_j U z (Lemma 2.1) and the gate
-    softmax_j(log pi_j + psi_j(U z)).
+    Component j, N(m_j, G_j) of weight pi_j, has the map $V m_j + V G_j U z$ (Lemma 2.1) and the
+    gate $softmax_j(log pi_j + psi_j(U z))$.
 
     >>> import jax.numpy as jnp
     >>> import largeprompt as lp

@@ -41,8 +41,8 @@ _AT_ONCE = 64  # queries whose d x d covariances are in memory
 class AffineMap(eqx.Module):
     """The map z -> slope z + intercept, and how far attention is from it.
 
-    `residual.value` is E|T - slope z - intercept|^2 / E|T - E T|^2 over the queries: 0 if attention
-    is affine, 1 for the best constant. `residual.error` is its error.
+    `residual.value` is $E|T - slope z - intercept|^2 / E|T - E T|^2$ over the queries: 0 if
+    attention is affine, 1 for the best constant. `residual.error` is its error.
     """
 
     slope: Float[Array, "m k"]

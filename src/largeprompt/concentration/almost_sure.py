@@ -39,14 +39,14 @@ def growing_prompt(
     lengths: Sequence[int] | ArrayInput,
     prompts: int = 1,
 ) -> xr.Dataset:
-    """|T_L(z) - T(z)| along prompts that grow token by token, and the envelope of the law of the
+    """$|T_L(z) - T(z)|$ along prompts that grow token by token, and the envelope of the law of the
     iterated logarithm.
 
     **Arguments:** increasing whole `lengths` >= 3 to record; `prompts` independent prompts. The
     tokens of a prompt depend on the key and its index only: other lengths record the same path.
 
     **Returns:** a dataset with `distance` over ("prompt", "length") and `envelope` =
-    sqrt(2 lambda_max ln ln L / L) over "length".
+    $sqrt(2 lambda_max ln ln L / L)$ over "length".
 
     >>> import jax, jax.numpy as jnp
     >>> import largeprompt as lp

@@ -43,7 +43,7 @@ _STATEMENTS = {  # statement: (power of sigma, power of ln L)
 def proposition_3_1(
     c1: ArrayInput, c2: ArrayInput, sigma: ArrayInput, L: ArrayInput
 ) -> Float[np.ndarray, "..."]:
-    """Bound c_1 sigma^6 ln L / L^{c_2/sigma^2} of E |T_L - T|^2 for sigma-sub-Gaussian tokens,
+    """Bound $c_1 sigma^6 ln L / L^{c_2/sigma^2}$ of $E |T_L - T|^2$ for sigma-sub-Gaussian tokens,
     sigma >= 1, L >= 2.
 
     >>> import largeprompt as lp
@@ -56,8 +56,8 @@ def proposition_3_1(
 def proposition_3_4(
     c1: ArrayInput, c2: ArrayInput, sigma: ArrayInput, L: ArrayInput, parameter: Literal["U", "V"]
 ) -> Float[np.ndarray, "..."]:
-    """Bound of the gradient error: c_1 sigma^6 ln L / L^{c_2/sigma^2} in V,
-    c_1 sigma^12 (ln L)^2 / L^{c_2/sigma^2} in U.
+    """Bound of the gradient error: $c_1 sigma^6 ln L / L^{c_2/sigma^2}$ in V,
+    $c_1 sigma^12 (ln L)^2 / L^{c_2/sigma^2}$ in U.
 
     >>> import largeprompt as lp
     >>> print(lp.proposition_3_4(2.0, 1.0, 1.0, [10, 100], parameter="U").round(4))

@@ -20,11 +20,11 @@ def limit_comparison(
     lengths: ArrayInput,
     method: AbstractMethod | None = None,
 ) -> xr.Dataset:
-    """E |T_L - T|^2 beside E |T_L - T_lin|^2, averaged over queries of law nu.
+    """$E |T_L - T|^2$ beside $E |T_L - T_lin|^2$, averaged over queries of law nu.
 
     For centred Gaussian tokens the two limits agree (Lemma 2.1 of Boursier & Boyer). For other
-    tokens the second distance stays at E |T - T_lin|^2 > 0 however long the prompt. Arguments as in
-    `concentration_curve`.
+    tokens the second distance stays at $E |T - T_lin|^2 > 0$ however long the prompt. Arguments as
+    in `concentration_curve`.
 
     **Returns:** a dataset over "length" with `own_limit`, `linear` and `between_limits`
     (constant), each with its `_error`.

@@ -26,7 +26,7 @@ def concentration_curve(
     quantity: AbstractQuantity | None = None,
     method: AbstractMethod | None = None,
 ) -> xr.Dataset:
-    """E |T_L - T|^2 averaged over queries of law nu, for every length L (what Prop. 3.1 of
+    """$E |T_L - T|^2$ averaged over queries of law nu, for every length L (what Prop. 3.1 of
     Boursier & Boyer bounds).
 
     **Arguments:** `quantity` is `OutputError()` (None), or `GradientError("U")` or `("V")` for the
@@ -38,7 +38,7 @@ def concentration_curve(
     where points are random) and `local_slope` = d ln value / d ln L (from neighbouring lengths
     where values are sampled; NaN where there is none: at infinity, or for a single sampled
     length). For Gaussian tokens also `upper_bound`, the average of
-    e^{u'Gu} (tr VGV' + |VGu|^2) / L over queries (infinite if kappa >= 1/2; see `explicit_bound`).
+    $e^{u'Gu} (tr VGV' + |VGu|^2) / L$ over queries (infinite if kappa >= 1/2, `explicit_bound`).
     Its attributes record the configuration and, for Gaussian tokens and queries, kappa and the
     exponents of the rate L^-sharp_exponent (ln L)^log_exponent; `to_netcdf` keeps all of it.
 

@@ -41,14 +41,14 @@ def prompt_length_for(
     quantity: AbstractQuantity | None = None,
     method: AbstractMethod | None = None,
 ) -> PromptLength:
-    """The length from which on E |T_L(z) - T(z)|^2 <= tolerance, without sampling a prompt.
+    """The length from which on $E |T_L(z) - T(z)|^2 <= tolerance$, without sampling a prompt.
 
     The error of dT/dU may be small at L = 1, rise, and fall again: shorter prompts than the answer
     may meet the tolerance, the one before it does not. Where points are random, two standard errors
     are added first.
 
     **Arguments:** `z` is one query of shape (d,), or the law of the query, over which the error is
-    then averaged. With `relative=True` the tolerance is a fraction of E |T(z)|^2 (only for
+    then averaged. With `relative=True` the tolerance is a fraction of $E |T(z)|^2$ (only for
     `OutputError()`). `quantity` as in `concentration_curve`; `method` is `Exact()` (None) or
     `QuasiMonteCarlo(key)`.
 

@@ -23,10 +23,10 @@ _AVERAGING, _FROZEN = 2 / 3, 2.0  # thresholds in sigma^2 / ln L
 
 
 def sharp_exponent(kappa: ArrayInput) -> float:
-    """Exponent theta of E_z E |T_L - T|^2 = L^{-theta + o(1)} for Gaussian tokens and queries.
+    """Exponent theta of $E_z E |T_L - T|^2 = L^{-theta + o(1)}$ for Gaussian tokens and queries.
 
-    theta = 1 for kappa <= 1/2 and sqrt(1/4 + 1/kappa) - 1/2 above, where kappa = lambda_max of the
-    covariance of the query seen through U'GU (`steepness`). Above 1/2 the average is carried by
+    theta = 1 for kappa <= 1/2 and $sqrt(1/4 + 1/kappa) - 1/2$ above, where kappa is lambda_max of
+    the covariance of the query seen through U'GU (`steepness`). Above 1/2 the average is carried by
     rare large queries.
 
     >>> import largeprompt as lp
@@ -78,10 +78,11 @@ def regime(sigma: ArrayInput, L: ArrayInput) -> Regime:
     """Regime of a prompt of L tokens with scores of deviation sigma: is it long enough?
 
     P_2 and the squared error are exact. At one query the error of tokens N(0, 1) and a scalar
-    output is P_2 + sigma^2 (P_2 - 6 P_3 + 6 P_22), which is 1 + sigma^2 for one token. The regime
-    is asymptotic: weights average themselves for L >= e^{1.5 sigma^2}, are carried by a few rare
-    tokens below, and by the largest score alone for L <= e^{sigma^2/2}. These thresholds are sharp
-    as L grows; at moderate L they are cross-overs, and P_2 tells how far along.
+    output is $P_2 + sigma^2 (P_2 - 6 P_3 + 6 P_22)$, which is $1 + sigma^2$ for one token. The
+    regime is asymptotic: weights average themselves for $L >= e^{1.5 sigma^2}$, are carried by a
+    few rare tokens below, and by the largest score alone for $L <= e^{sigma^2/2}$. These
+    thresholds are sharp as L grows; at moderate L they are cross-overs, and P_2 tells how
+    far along.
 
     >>> import largeprompt as lp
     >>> here = lp.regime(sigma=3.0, L=1000)
@@ -182,7 +183,7 @@ def _tokens(count: float) -> str:
 
 
 class Horizon(NamedTuple):
-    """H = |Sig^{1/2} U Sig^{1/2}|_2, the rate 1/(2(1+H^2)) of Bohbot et al. for the law of the
+    """$H = |Sig^{1/2} U Sig^{1/2}|_2$, the rate $1/(2(1+H^2))$ of Bohbot et al. for the law of the
     output, and the pointwise rate.
     """
 
@@ -196,7 +197,7 @@ def horizon(head: AbstractHead, mu: AbstractMeasure) -> Horizon:
 
     Bohbot et al. (Token Sample Complexity, 2026) bound moments of the law of the output by
     n^-beta, beta = 1/(2(1+H^2)). The root-mean-square error of T_L(z) itself decays like
-    L^{-theta/2}, theta = `sharp_exponent(H^2)`. These are different quantities; H slows both.
+    $L^{-theta/2}$, theta = `sharp_exponent(H^2)`. These are different quantities; H slows both.
 
     >>> import jax.numpy as jnp
     >>> import largeprompt as lp

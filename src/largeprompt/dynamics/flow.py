@@ -46,7 +46,7 @@ def gradient_flow(
     atol: float = 1e-8,
     method: AbstractMethod | None = None,
 ) -> Trajectory:
-    """Gradient flow d theta/dt = -grad R_L(theta) from `params`, until time `t1` or stationarity.
+    """Gradient flow $d theta/dt = -grad R_L(theta)$ from `params`, until time `t1` or stationarity.
 
     **Arguments:** `saveat` are times to record (all steps of the solver if None); the last point is
     always recorded. `stationary` is the gradient norm at which the flow ends, by default 1e-4 / L

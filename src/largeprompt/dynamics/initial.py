@@ -13,7 +13,7 @@ from ..icl import AbstractTask, BlockParams, LinearRegression
 
 
 def admissible_alpha(task: LinearRegression) -> float:
-    """The bound sqrt(2) / (d^{1/4} |Sig|_op) on alpha in initialisation (9) of Boursier & Boyer.
+    """The bound $sqrt(2) / (d^{1/4} |Sig|_op)$ on alpha in initialisation (9) of Boursier & Boyer.
 
     >>> import jax.numpy as jnp
     >>> import largeprompt as lp
@@ -28,7 +28,7 @@ def admissible_alpha(task: LinearRegression) -> float:
 def balanced_init(
     task: LinearRegression, alpha: ArrayInput, theta: ArrayInput | None = None
 ) -> BlockParams:
-    """A = alpha Th Th' / |Th Th'|_F and b = alpha, so that |A|_F = b [Boursier & Boyer, (9)].
+    """$A = alpha Th Th' / |Th Th'|_F$ and b = alpha, so that |A|_F = b [Boursier & Boyer, (9)].
 
     **Arguments:** `theta` = Th is the identity if None. Warns if alpha lies outside the interval of
     the paper (`admissible_alpha`); the flow converges there too.

@@ -56,7 +56,7 @@ class Comparison(NamedTuple):
 def compare(finite: Trajectory, infinite: Trajectory) -> Comparison:
     """Gaps between flows at finite and infinite L from one start, with the envelope of Lemma D.1.
 
-    |theta_L(t) - theta_inf(t)| <= g_2(L) t exp(beta_inf t). Both must be recorded at common times
+    $|theta_L(t) - theta_inf(t)| <= g_2(L) t exp(beta_inf t)$. Both must be recorded at common times
     (`saveat`); a flow that became stationary stays where it is.
 
     >>> import jax.numpy as jnp, numpy as np

@@ -80,11 +80,11 @@ _RANGE = f"the form x_q -> sigma^2 of the score variance must have norm at most 
 
 @final
 class LinearRegression(AbstractTask):
-    """Linear regression: w ~ N(0, S_w), x ~ N(0, Sig), y = w'x + noise, tokens (x, y).
+    """Linear regression: $w ~ N(0, S_w), x ~ N(0, Sig), y = w'x + noise$, tokens (x, y).
 
     Queries are (x_q, 0), targets w'x_q + noise.
 
-    Given w the tokens are N(0, G_w) with G_w = [[Sig, Sig w], [w'Sig, w'Sig w + tau^2]].
+    Given w the tokens are N(0, G_w) with $G_w = [[Sig, Sig w], [w'Sig, w'Sig w + tau^2]]$.
 
     **Arguments:** `cov` = Sig, `task_cov` = S_w (identity if None), `noise_variance` = tau^2,
     `query_cov` the covariance of x_q (that of the prompts if None).
@@ -351,8 +351,8 @@ class LinearRegression(AbstractTask):
         """The risk of the posterior mean: ridge regression with penalty tau^2 S_w^-1.
 
         At infinity the noise floor tau^2/2. At finite L it is
-        1/2 (tau^2 + E tr(Sig_q Cov(w | prompt))), Sig_q the covariance of the query, averaged over
-        Wishart matrices X'X at a cost that does not depend on L: exactly (`method` None or
+        $1/2 (tau^2 + E tr(Sig_q Cov(w | prompt)))$, Sig_q the covariance of the query, averaged
+        over Wishart matrices X'X at a cost that does not depend on L: exactly (`method` None or
         `lp.Exact()`) where all covariances are multiples of the identity, from their mean spectral
         density. Otherwise `method` must be `lp.MonteCarlo(key)`, which draws batches of 4096
         matrices (or `batch`).

@@ -86,7 +86,7 @@ class ProductRegression(AbstractTask):
 
 @final
 class MixtureClassification(AbstractTask):
-    """Two Gaussian classes in context: labels y = +-1, inputs x | y ~ N(y m, Sig), tokens (x, y).
+    """Two Gaussian classes in context: labels y = +-1, inputs $x | y ~ N(y m, Sig)$, tokens (x, y).
 
     The centre m ~ N(0, S_m) is the w of the task. The law of a token is a mixture of two
     Gaussians, so attention to the infinite prompt gates between two linear maps. The target is the

@@ -18,7 +18,7 @@ _STRAIGHT = 1e-3  # smallest |b| that coordinates (bA, b) divide by
 
 
 class AbstractParams(eqx.Module):
-    """Trainable parameters of a head: scores <x, U z>, prediction <v, sum_i p_i x_i>.
+    """Trainable parameters of a head: scores $<x, U z>$, prediction $<v, sum_i p_i x_i>$.
 
     **To write your own** define `matrices() -> (U, v)` with `jax.numpy`, U of shape (D, D) and v of
     shape (D,). Risk, flows and descent differentiate through it. Fields that are arrays or floats
@@ -131,7 +131,7 @@ class HeadParams(AbstractParams):
 
 @final
 class BlockParams(AbstractParams):
-    """The block form U = [[A, 0], [0, 0]], v = (0, b).
+    """The block form $U = [[A, 0], [0, 0]], v = (0, b)$.
 
     The gradient flow of linear regression preserves it at every L.
 

@@ -24,11 +24,11 @@ if TYPE_CHECKING:
 
 
 class AbstractMeasure(eqx.Module):
-    """A probability measure mu on R^d, known by its cumulant function psi(u) = log E exp(<u, x>).
+    """A probability measure on $R^d$, known by its cumulant function $psi(u) = log E exp(<u, x>)$.
 
-    Attention acts on a measure only through psi: T[mu](z) = V grad psi(U z) (Boursier & Boyer,
-    Sec. 2). The measure tilted by u has density proportional to exp(<u, x>) with respect to mu;
-    its mean is grad psi(u), its covariance hess psi(u).
+    Attention acts on a measure only through psi: $T[mu](z) = V grad psi(U z)$ (Boursier & Boyer,
+    Sec. 2). The measure tilted by u has density proportional to $exp(<u, x>)$ with respect to mu;
+    its mean is $grad psi(u)$, its covariance $hess psi(u)$.
 
     All methods take one vector u of shape (d,); use `jax.vmap` for many. Every measure is an
     equinox module: `jit`, `vmap` and `grad` go through its methods and its constructor. Fields
@@ -65,19 +65,19 @@ class AbstractMeasure(eqx.Module):
 
     @abstractmethod
     def log_mgf(self, u: ArrayInput) -> Float[Array, ""]:
-        """psi(u) = log E exp(<u, x>)."""
+        """$psi(u) = log E exp(<u, x>)$."""
 
     @abstractmethod
     def tilted_mean(self, u: ArrayInput) -> Float[Array, " d"]:
-        """Mean of the measure tilted by u: grad psi(u)."""
+        """Mean of the measure tilted by u: $grad psi(u)$."""
 
     @abstractmethod
     def tilted_cov(self, u: ArrayInput) -> Float[Array, "d d"]:
-        """Covariance of the measure tilted by u: hess psi(u)."""
+        """Covariance of the measure tilted by u: $hess psi(u)$."""
 
     @abstractmethod
     def tilt(self, u: ArrayInput) -> "AbstractMeasure":
-        """The measure with density proportional to exp(<u, x>) with respect to this one."""
+        """The measure with density proportional to $exp(<u, x>)$ with respect to this one."""
 
     @abstractmethod
     def sample(self, key: KeyInput, n: int) -> "Empirical":
@@ -85,7 +85,7 @@ class AbstractMeasure(eqx.Module):
 
     @abstractmethod
     def subgaussian_proxy(self) -> Float[Array, ""]:
-        """A number s with psi(u) - <mean, u> <= s |u|^2 / 2 for every u."""
+        """A number s with $psi(u) - <mean, u> <= s |u|^2 / 2$ for every u."""
 
     def in_domain(self, u: ArrayInput) -> Bool[Array, ""]:
         """Whether psi(u) is finite. Override it if psi is infinite for some u."""
@@ -102,7 +102,7 @@ class AbstractMeasure(eqx.Module):
         return self.tilted_mean(jnp.zeros(self.dim, self.dtype))
 
     def cov(self) -> Float[Array, "d d"]:
-        """E (x - E x)(x - E x)'."""
+        """$E (x - E x)(x - E x)'$."""
         return self.tilted_cov(jnp.zeros(self.dim, self.dtype))
 
     def as_gaussian(self) -> "Gaussian | None":
@@ -162,8 +162,8 @@ class AbstractMeasure(eqx.Module):
     def gaussian_at(self, u: ArrayInput) -> Scaled:
         """The scaled Gaussian whose cumulant function agrees with psi to second order at u:
 
-            covariance S = hess psi(u), mean grad psi(u) - S u,
-            log mass psi(u) - <u, grad psi(u)> + u'Su/2.
+        covariance $S = hess psi(u)$, mean $grad psi(u) - S u$,
+        log mass $psi(u) - <u, grad psi(u)> + u'Su/2$.
 
         At u = 0 it is the Gaussian of the same mean and covariance, with mass 1.
 

@@ -14,7 +14,7 @@ from .gaussian import Gaussian
 
 
 class Dirac(AbstractMeasure):
-    """The point mass at `point`: psi(u) = <point, u>, and tilting changes nothing.
+    """The point mass at `point`: $psi(u) = <point, u>$, and tilting changes nothing.
 
     >>> import largeprompt as lp
     >>> print(lp.Dirac([1.0, 2.0]).log_mgf([1.0, 1.0]))

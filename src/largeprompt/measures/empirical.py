@@ -16,7 +16,7 @@ from .tilted_moments import TiltedMoments, tilted_moments
 
 
 class Empirical(AbstractMeasure):
-    """sum_i w_i delta_{x_i}: psi(u) = log sum_i w_i e^{<u, x_i>}; tilting reweights the points.
+    """$sum_i w_i delta_{x_i}$: $psi(u) = log sum_i w_i e^{<u, x_i>}$; tilting reweights the points.
 
     A prompt of L tokens is the empirical measure of its tokens; attention on it is softmax
     attention.
@@ -107,7 +107,7 @@ class Empirical(AbstractMeasure):
         return Empirical(self.points[chosen])
 
     def subgaussian_proxy(self) -> Float[Array, ""]:
-        """max_i |x_i - mean|^2 over points of positive weight: valid for all tilts, not tight."""
+        """$max_i |x_i - mean|^2$ over points of positive weight: valid for all tilts, not tight."""
         distances = jnp.sum((self.points - self.mean()) ** 2, axis=-1)
         return jnp.max(jnp.where(self._log_weights() > -jnp.inf, distances, 0.0))
 

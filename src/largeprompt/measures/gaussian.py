@@ -15,9 +15,9 @@ from .empirical import Empirical
 
 
 class Gaussian(AbstractMeasure):
-    """N(m, G): psi(u) = <m, u> + u'Gu/2, and the tilt at u is N(m + G u, G).
+    """$N(m, G)$: $psi(u) = <m, u> + u'Gu/2$, and the tilt at u is $N(m + G u, G)$.
 
-    Hence Lemma 2.1 (Castin et al. 2025; Boursier & Boyer 2026): T[N(m, G)](z) = V m + V G U z. G
+    Hence Lemma 2.1 (Castin et al. 2025; Boursier & Boyer 2026): $T[N(m, G)](z) = V m + V G U z$. G
     may be singular, rank 0 included.
 
     **Arguments:** `mean` of shape (d,); `cov` of shape (d, d), symmetric positive semi-definite.

@@ -13,9 +13,9 @@ from .empirical import Empirical
 
 
 class KeyValues(AbstractMeasure):
-    """The prompt of tokens x_i = (k_i, v_i) with weights e^{log_weights}; nothing is copied.
+    """The prompt of tokens $x_i = (k_i, v_i)$ with weights e^{log_weights}; nothing is copied.
 
-    With `Head.key_value(d_k, d_v)` attention is that of a transformer's head: scores <k_i, z>,
+    With `Head.key_value(d_k, d_v)` attention is that of a transformer's head: scores $<k_i, z>$,
     output the softmax average of the v_i. It is computed from the two arrays in place. Everything
     else goes through `as_prompt()`, which copies them into one.
 

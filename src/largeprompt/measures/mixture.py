@@ -18,9 +18,9 @@ from .scaled import Scaled
 
 
 class Mixture(AbstractMeasure):
-    """sum_k pi_k mu_k: psi(u) = log sum_k pi_k e^{psi_k(u)}; the tilt is a mixture of the tilts.
+    """$sum_k pi_k mu_k$: $psi(u) = log sum_k pi_k e^{psi_k(u)}$; the tilt is a mixture of tilts.
 
-    The weights of the tilt at u are softmax_k(log pi_k + psi_k(u)), a gate controlled by the query.
+    The weights of the tilt at u are $softmax_k(log pi_k + psi_k(u))$, a gate set by the query.
 
     **Arguments:** `weights` of shape (k,), non-negative, normalised by the constructor;
     `components`, k measures of the same dimension. A `Scaled` component of mass e^c has its weight

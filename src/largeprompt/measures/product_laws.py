@@ -83,7 +83,7 @@ class AbstractProduct(AbstractMeasure):
 
 
 class Rademacher(AbstractProduct):
-    """Independent signs: psi_1(u) = log cosh u, so that T[mu](z) = V tanh(U z), elementwise.
+    """Independent signs: $psi_1(u) = log cosh u$, so that $T[mu](z) = V tanh(U z)$, elementwise.
 
     The negative control of Lemma 2.1: mean and covariance are those of N(0, I), but attention is
     not linear.
@@ -127,7 +127,7 @@ class Rademacher(AbstractProduct):
 
 
 class Uniform(AbstractProduct):
-    """Independent coordinates, uniform on [-a, a]: psi_1(u) = log(sinh(a u) / (a u)).
+    """Independent coordinates, uniform on [-a, a]: $psi_1(u) = log(sinh(a u) / (a u))$.
 
     **Arguments:** `d`, the dimension; `a`, the half-width, one positive number.
 

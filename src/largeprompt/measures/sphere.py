@@ -23,7 +23,7 @@ from .empirical import Empirical
 class Sphere(AbstractMeasure):
     """Uniform law on the sphere of radius r in R^d.
 
-    psi(u) is the logarithm of the normalised Bessel function I_{d/2-1}(r |u|). The tilts are the
+    psi(u) is the logarithm of the normalised Bessel function $I_{d/2-1}(r |u|)$. The tilts are the
     von Mises-Fisher laws, which this class also represents: their natural parameter `natural` is 0
     for the uniform law, and `tilt(u)` adds u to it.
 

@@ -19,7 +19,7 @@ _MOST_ATOMS = 4096  # of a sum, which has the product of the numbers of atoms of
 
 
 class AffineImage(AbstractMeasure):
-    """The law of A x + b with x ~ measure: psi(u) = <b, u> + psi_x(A'u).
+    """The law of A x + b with x ~ measure: $psi(u) = <b, u> + psi_x(A'u)$.
 
     `measure.affine(A, b)` returns it, unless the measure's family is closed under affine maps.
     """
@@ -173,7 +173,7 @@ class IndependentSum(AbstractMeasure):
 
 
 class Tilted(AbstractMeasure):
-    """The tilt of any measure by theta: psi(v) = psi_x(theta + v) - psi_x(theta).
+    """The tilt of any measure by theta: $psi(v) = psi_x(theta + v) - psi_x(theta)$.
 
     Returned by `AbstractAutodiffMeasure.tilt`.
     """

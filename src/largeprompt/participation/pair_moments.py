@@ -52,7 +52,7 @@ class PairMoments(eqx.Module):
     """Moments of two softmaxes p and q on one prompt, float64, and an estimate of the relative
     error.
 
-    With A_2 = sum p_i^2, B_2 = sum q_i^2 and C_kl = sum p_i^k q_i^l.
+    With $A_2 = sum p_i^2, B_2 = sum q_i^2$ and $C_kl = sum p_i^k q_i^l$.
     """
 
     c11: Float[Array, "..."]  # E C_11

@@ -83,7 +83,7 @@ def _kernel(factors: Factors) -> Kernel:
 def score_moment(
     factors: Factors, sigma: ArrayInput, L: ArrayInput, centre: ArrayInput = 0.0
 ) -> Float[Array, "..."]:
-    """E prod_a sum_i (s_i - centre)^{j_a} p_i^{k_a} for `factors` ((j_1, k_1), ...), k_a >= 1.
+    """$E prod_a sum_i (s_i - centre)^{j_a} p_i^{k_a}$ for `factors` ((j_1, k_1), ...), k_a >= 1.
 
     `factors` is static: each new tuple compiles once. Accurate to about 1e-13 of E prod_a sum_i
     |s_i - centre|^{j_a} p_i^{k_a}; choose `centre` near where the weight sits (sigma^2 at large

@@ -133,7 +133,7 @@ def _ones(sigma: Values, L: Values) -> tuple[Values]:
 def participation_moment(
     ks: tuple[int, ...], sigma: ArrayInput, L: ArrayInput
 ) -> Float[Array, "..."]:
-    """E prod_a sum_i p_i^{k_a} for positive integers k_a: (2,) is P_2, (2, 2) is P_22.
+    """$E prod_a sum_i p_i^{k_a}$ for positive integers k_a: (2,) is P_2, (2, 2) is P_22.
 
     Factors with k_a = 1 equal 1 and are dropped. `ks` is static: each new tuple compiles once.
     Relative error about 1e-13 for sum of the k_a up to 8, where the value is above 1e-200.

@@ -65,9 +65,9 @@ def finite_mean(
     L: ArrayInput,
     method: AbstractMethod | None = None,
 ) -> Float[Array | np.ndarray, "*shape m"]:
-    """E T_L, the mean output over prompts of L iid tokens: the value of `expect(Output(), ...)`.
+    """$E T_L$, the mean output over prompts of L iid tokens: the value of `expect(Output(), ...)`.
 
-    For Gaussian tokens V m + (1 - P_2) V G U z: the finite prompt shrinks its limit by 1 - P_2.
+    For Gaussian tokens $V m + (1 - P_2) V G U z$: the finite prompt shrinks its limit by $1 - P_2$.
 
     >>> import jax.numpy as jnp
     >>> import largeprompt as lp
@@ -87,7 +87,7 @@ def finite_second_moment(
     L: ArrayInput,
     method: AbstractMethod | None = None,
 ) -> Float[Array | np.ndarray, "*shape m m"]:
-    """E T_L T_L', the full m x m matrix: the value of `expect(SecondMoment(), ...)`.
+    """$E T_L T_L'$, the full m x m matrix: the value of `expect(SecondMoment(), ...)`.
 
     >>> import jax.numpy as jnp
     >>> import largeprompt as lp
@@ -106,10 +106,10 @@ def output_error(
     L: ArrayInput,
     method: AbstractMethod | None = None,
 ) -> Float[Array | np.ndarray, "*shape"]:
-    """E |T_L - T|^2, the squared error of a prompt of L tokens against the infinite prompt: the
+    """$E |T_L - T|^2$, the squared error of a prompt of L tokens against the infinite prompt: the
     value of `expect(OutputError(), ...)`.
 
-    For Gaussian tokens tr(V G V') P_2 + |V G U z|^2 (P_2 - 6 P_3 + 6 P_22); 0 at L = infinity.
+    For Gaussian tokens $tr(V G V') P_2 + |V G U z|^2 (P_2 - 6 P_3 + 6 P_22)$; 0 at L = infinity.
 
     >>> import jax.numpy as jnp
     >>> import largeprompt as lp
@@ -122,7 +122,7 @@ def output_error(
 
 
 class GradientErrors(NamedTuple):
-    """E |dT_L/dU - dT/dU|^2 and E |dT_L/dV - dT/dV|^2, squared Frobenius norms."""
+    """$E |dT_L/dU - dT/dU|^2$ and $E |dT_L/dV - dT/dV|^2$, squared Frobenius norms."""
 
     U: Float[Array | np.ndarray, "*shape"]
     V: Float[Array | np.ndarray, "*shape"]

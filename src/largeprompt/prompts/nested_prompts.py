@@ -22,7 +22,7 @@ from .pairs import pairs
 def prefix_difference(
     head: AbstractHead, mu: AbstractMeasure, z: ArrayInput, first: ArrayInput, L: ArrayInput
 ) -> Float[Array | np.ndarray, "*shape"]:
-    """E |T_L - T_first|^2, where T_first reads only the first tokens of a prompt of L iid tokens.
+    """$E |T_L - T_first|^2$, where T_first reads only the first tokens of a prompt of L iid tokens.
 
     Exact for Gaussian tokens (singular or non-centred too), with scores of deviation at most 12. At
     first = L/2 it is an error bar of T_L that can be observed without knowing T: their ratio is

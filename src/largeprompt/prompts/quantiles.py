@@ -15,7 +15,7 @@ from .quantities import AbstractQuantity
 
 
 class ErrorQuantiles(AbstractQuantity):
-    """Quantiles of |T_L - T| over prompts, sampled by `MonteCarlo`.
+    """Quantiles of $|T_L - T|$ over prompts, sampled by `MonteCarlo`.
 
     The number of n sampled distances below the quantile of level q is binomial, of mean nq and
     variance nq(1 - q). So the order statistics two deviations to either side of nq enclose it with

@@ -188,7 +188,7 @@ class Output(_AbstractOfOutput):
 
 
 class SecondMoment(_AbstractOfOutput):
-    """T_L T_L', a matrix of shape (m, m)."""
+    """$T_L T_L'$, a matrix of shape (m, m)."""
 
     @property
     def name(self) -> str:
@@ -222,9 +222,9 @@ class SecondMoment(_AbstractOfOutput):
 
 
 class OutputError(_AbstractOfOutput):
-    """Squared distance |T_L - T|^2 of the output to that of the infinite prompt.
+    """Squared distance $|T_L - T|^2$ of the output to that of the infinite prompt.
 
-    With `to="linear"` the distance to linear attention on the infinite prompt, |T_L - T_lin|^2;
+    With `to="linear"` the distance to linear attention on the infinite prompt, $|T_L - T_lin|^2$;
     for centred Gaussian tokens the two agree (Lemma 2.1 of Boursier & Boyer).
     """
 

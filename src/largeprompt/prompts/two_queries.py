@@ -22,7 +22,7 @@ from .pairs import pairs
 def output_covariance(
     head: AbstractHead, mu: AbstractMeasure, z: ArrayInput, z2: ArrayInput, L: ArrayInput
 ) -> Float[Array | np.ndarray, "*shape m m"]:
-    """Cov(T_L(z), T_L(z2)): how much of the error of a prompt of L iid tokens two queries share.
+    """$Cov(T_L(z), T_L(z2))$: how much of the error of a prompt of L iid tokens two queries share.
 
     Exact for Gaussian tokens (singular or non-centred too), with scores of deviation at most 12.
     Queries of shape (..., d) and `L` broadcast. Entry (i, j) is the covariance of coordinate i of

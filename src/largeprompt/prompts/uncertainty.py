@@ -36,7 +36,7 @@ _DOUBTFUL, _UNKNOWN = 0.5, 0.7  # tail indices from which the reading changes
 class PromptUncertainty(eqx.Module):
     """Output T_L of one prompt, and what its tokens tell about the error of it.
 
-    The confidence region is {t : (t - T_L)' C^-1 (t - T_L) <= radius^2}, C the `covariance`
+    The confidence region is {t : $(t - T_L)' C^-1 (t - T_L) <= radius^2$}, C the `covariance`
     (pseudo-inverse if it is singular).
     """
 
@@ -56,12 +56,12 @@ class PromptUncertainty(eqx.Module):
 
     @property
     def squared_error(self) -> Float[Array, "*batch"]:
-        """Estimate of |T_L - T|^2, the trace of the covariance; compare `lp.output_error`."""
+        """Estimate of $|T_L - T|^2$, the trace of the covariance; compare `lp.output_error`."""
         return jnp.trace(self.covariance, axis1=-2, axis2=-1)
 
     @property
     def shape_matrix(self) -> Float[Array, "*batch m m"]:
-        """S = radius^2 C of the confidence region {t : (t - T_L)' S^-1 (t - T_L) <= 1}."""
+        """S = radius^2 C of the confidence region {t : $(t - T_L)' S^-1 (t - T_L) <= 1$}."""
         return self.radius**2 * self.covariance
 
     @property
@@ -126,12 +126,13 @@ def prompt_uncertainty(
     No law is assumed: the tokens are independent draws from some law, and their softmax-weighted
     residuals estimate the covariance of the output,
 
-        sum_i p_i^2 (v_i - T_L)(v_i - T_L)',    p = softmax(<x_i, U z>),  v_i = V x_i.
+    $$sum_i p_i^2 (v_i - T_L)(v_i - T_L)',    p = softmax(<x_i, U z>),    v_i = V x_i$$
 
     The Pareto tail indices of the weights p_i and of the terms p_i (1 + |v_i - T_L|^2 / s^2)^(1/2),
-    s^2 = sum_i p_i |v_i - T_L|^2, say whether to trust it (`reading`). The terms matter: for scores
-    along the value that is read, the weights alone look harmless too long. What the prompt does not
-    show at all, such as a rare token that would take all the weight, no diagnostic can find.
+    $s^2 = sum_i p_i |v_i - T_L|^2$, say whether to trust it (`reading`). The terms matter: for
+    scores along the value that is read, the weights alone look harmless too long. What the prompt
+    does not show at all, such as a rare token that would take all the weight, no diagnostic can
+    find.
 
     **Arguments:** `prompt` is an `Empirical` of at least 2 tokens; weights are importance weights
     of its tokens, not numbers of copies. `z` of shape (d,) or (..., d). The confidence region has

@@ -1,0 +1,86 @@
+"""Pages of the API reference: one a room, with an entry for every public name."""
+
+import re
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+PACKAGE = ROOT / "src" / "largeprompt"
+
+TITLES = {
+    "measures": "Measures",
+    "attention": "Attention",
+    "participation": "Participation moments",
+    "prompts": "Averages over prompts",
+    "concentration": "Concentration",
+    "icl": "Learning in context",
+    "dynamics": "Training",
+    "compression": "Smaller measures",
+    "models": "Real transformers",
+    "sweep": "Sweeps",
+    "reproduce": "Figures and studies",
+}
+# what public functions return, and what their arguments are; reached as lp.room.Name
+CLASSES = {
+    "measures": ["AffineImage", "IndependentSum", "Scaled", "Tilted"],
+    "attention": ["AbstractHead", "Jacobians"],
+    "participation": ["PairMoments", "Participation"],
+    "prompts": ["GradientErrors", "GradientSamples", "PromptUncertainty"],
+    "concentration": ["BoundReport", "Horizon", "PromptLength", "Regime", "SlopeFit"],
+    "icl": ["Minimiser"],
+    "dynamics": ["Comparison", "Descent", "Trajectory"],
+    "compression": ["AffineMap", "Compressed", "CompressionError", "Experts", "Tail", "experts"],
+    "sweep": ["CellFailure", "FinishedCell", "SweepResult"],
+    "reproduce": ["Check", "Findings", "Study", "Verdict"],
+}
+_IMPORT = re.compile(r"^from \.([\w.]+) import (\w+) as \2$", re.MULTILINE)
+
+
+def entries() -> dict[str, list[tuple[str, str]]]:
+    """For each room its entries: the name in code, and the path of its definition."""
+    found: dict[str, list[tuple[str, str]]] = {room: [] for room in TITLES}
+    for source, name in _IMPORT.findall((PACKAGE / "__init__.pyi").read_text()):
+        found[source.split(".")[0]].append((f"lp.{name}", _definition(source, name)))
+    for room, names in CLASSES.items():
+        inside = f"{room}.studies" if room == "reproduce" else room
+        root = "largeprompt" if room == "participation" else "lp"  # lp.participation is a function
+        found[room] += [(f"{root}.{inside}.{name}", _definition(inside, name)) for name in names]
+    public = {name for name, _ in found["models"]}
+    for source, name in _IMPORT.findall((PACKAGE / "models" / "__init__.pyi").read_text()):
+        if f"lp.{name}" not in public:
+            found["models"].append((f"lp.models.{name}", f"largeprompt.models.{source}.{name}"))
+    return found
+
+
+def _definition(folder: str, name: str) -> str:
+    """Path of the module that defines a name of a folder: some have a module of the same name."""
+    inside = PACKAGE.joinpath(*folder.split("."))
+    texts = [path.read_text() for path in inside.glob("__init__.py*")]
+    modules = {known: source for text in texts for source, known in _IMPORT.findall(text)}
+    return f"largeprompt.{folder}.{modules[name]}.{name}"
+
+
+def pages() -> dict[str, str]:
+    """Markdown of each page, by its name."""
+    found = {"index": _index()}
+    for room, names in entries().items():
+        lines = [f"# {TITLES[room]}\n", f"{_summary(room)} Room `largeprompt.{room}`.\n"]
+        for name, path in names:
+            short = name.split(".")[-1]
+            options = f'    options:\n      heading: "{name}"\n      toc_label: "{short}"\n'
+            lines.append(f"::: {path}\n{options}")
+        found[room] = "\n".join(lines)
+    return found
+
+
+def _index() -> str:
+    """Every name with the first sentence of its room."""
+    lines = ["# API reference\n", "`import largeprompt as lp`. Each public name, by room:\n"]
+    for room, names in entries().items():
+        links = ", ".join(f"[`{name.removeprefix('lp.')}`][{path}]" for name, path in names)
+        lines += [f"## [{TITLES[room]}]({room}.md)\n", f"{_summary(room)}\n", f"{links}\n"]
+    return "\n".join(lines)
+
+
+def _summary(room: str) -> str:
+    """First line of the docstring of a room."""
+    return (PACKAGE / room / "__init__.py").read_text().splitlines()[0].strip('"')

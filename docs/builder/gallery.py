@@ -1,0 +1,81 @@
+"""Pages of the gallery: each example with its output and its figure."""
+
+import ast
+import hashlib
+import os
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import NamedTuple
+
+from largeprompt._provenance import code_version
+
+ROOT = Path(__file__).parents[2]
+FOLDER = ROOT / "out" / "gallery"
+
+
+class Example(NamedTuple):
+    """A script that ran: its question (the title), introduction, code, output and figure."""
+
+    name: str
+    question: str
+    introduction: str
+    code: str
+    output: str
+    figure: Path
+
+    def page(self) -> str:
+        """Markdown of the page."""
+        return (
+            f"# {self.question}\n\n{self.introduction}\n\n"
+            f"![The figure that the script draws]({self.figure.name}){{ .figure }}\n\n"
+            f'```text title="Output"\n{self.output}```\n\n'
+            f'```python title="examples/{self.name}.py"\n{self.code}```\n\n'
+            f"Run it: `python examples/{self.name}.py {self.name}.png`\n"
+        )
+
+    def card(self) -> str:
+        """Entry of the index."""
+        return (
+            f"-   [![]({self.figure.name})]({self.name}.md)\n\n"
+            f"    **[{self.question}]({self.name}.md)**\n"
+        )
+
+
+def examples(names: list[str]) -> list[Example]:
+    """Run the examples, two at a time. Outputs of unchanged code are taken from out/gallery."""
+    with ThreadPoolExecutor(2) as pool:
+        return list(pool.map(_run, names))
+
+
+def index(found: list[Example]) -> str:
+    """Markdown of the first page."""
+    cards = "\n".join(example.card() for example in found)
+    return (
+        "# Gallery\n\nOne question a script. Outputs and figures are made when this site is built, "
+        f'by the scripts in `examples/`.\n\n<div class="gallery" markdown>\n\n{cards}\n</div>\n'
+    )
+
+
+def _run(name: str) -> Example:
+    script = ROOT / "examples" / f"{name}.py"
+    code = script.read_text()
+    version = hashlib.sha256(f"{code_version()} {sys.version} {code}".encode()).hexdigest()[:16]
+    figure, output = (FOLDER / version / f"{name}.{kind}" for kind in ("png", "txt"))
+    if not output.exists():
+        figure.parent.mkdir(parents=True, exist_ok=True)
+        ran = subprocess.run(
+            [sys.executable, str(script), str(figure)],
+            capture_output=True,
+            text=True,
+            env=os.environ | {"MPLBACKEND": "agg"},
+        )
+        if ran.returncode:
+            raise RuntimeError(f"examples/{name}.py failed:\n{ran.stderr}")
+        output.write_text(ran.stdout)
+    module = ast.parse(code)
+    question, _, introduction = (ast.get_docstring(module) or "").partition("\n")
+    after = module.body[0].end_lineno or 0  # the docstring is the introduction
+    shown = "".join(code.splitlines(keepends=True)[after:]).lstrip()
+    return Example(name, question, introduction.strip(), shown, output.read_text(), figure)
