@@ -1,3 +1,5 @@
+from .hugging_face import record as record
+from .pretrained import load_pretrained as load_pretrained
 from .recording import RecordedHead as RecordedHead
 from .recording import RecordedLayer as RecordedLayer
 from .recording import Recording as Recording

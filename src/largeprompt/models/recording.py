@@ -39,6 +39,7 @@ class RecordedLayer(eqx.Module):
     output_matrix: Float[np.ndarray, "width hv"] | None = None
     positions: Int[np.ndarray, " q"] | None = None
     error: float | None = None  # of attention recomputed from this, relative to the model's own
+    name: str = ""  # of the model's module
 
     def __check_init__(self) -> None:
         heads, groups = len(self.queries), len(self.keys)
@@ -108,6 +109,22 @@ class Recording(eqx.Module):
         """The layers on the first prompt."""
         return self.prompts[0]
 
+    def __str__(self) -> str:
+        """Sizes of each prompt and layer, and the error of recomputed attention."""
+        lines = [f"Recording of {self.model}"]
+        for p, layers in enumerate(self.prompts):
+            text = self.texts[p] if p < len(self.texts) else ""
+            lines.append(f"prompt {p}: {text}" if text else f"prompt {p}")
+            lines.append("  layer   heads    keys  queries  dimension     error  module")
+            for number, layer in enumerate(layers):
+                heads = f"{layer.heads}" + f"/{len(layer.keys)}" * (len(layer.keys) < layer.heads)
+                error = "" if layer.error is None else f"{layer.error:.1e}"
+                lines.append(
+                    f"  {number:5d}  {heads:>6}  {layer.n:6d}  {layer.queries.shape[1]:7d}"
+                    f"  {layer.keys.shape[-1]:9d}  {error:>8}  {layer.name}".rstrip()
+                )
+        return "\n".join(lines)
+
     def heads(self, prompt: int = 0) -> Iterator[tuple[int, int, RecordedHead]]:
         """(layer, head, recorded head) for each head on one prompt."""
         for number, layer in enumerate(self.prompts[prompt]):
@@ -128,7 +145,7 @@ class Recording(eqx.Module):
                 for name in ("queries", "keys", "values", "output_matrix"):
                     if (value := getattr(layer, name)) is not None:
                         arrays[f"{p}/{number}/{name}"] = value.astype(dtype)
-                for name in ("scaling", "positions", "error"):
+                for name in ("scaling", "positions", "error", "name"):
                     if (value := getattr(layer, name)) is not None:
                         arrays[f"{p}/{number}/{name}"] = np.asarray(value)
         with atomic_write(path) as temporary, open(temporary, "wb") as file:
@@ -176,6 +193,7 @@ class Recording(eqx.Module):
                     scaling=float(stored["scaling"]),
                     positions=stored.get("positions"),
                     error=float(stored["error"]) if "error" in stored else None,
+                    name=str(stored.get("name", "")),
                 )
             )
         return cls(

@@ -1,0 +1,82 @@
+"""Models and tokenizers of the transformers library from files on this machine."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from .. import _checks
+from .._extras import require
+
+
+class Pretrained(NamedTuple):
+    """A model in evaluation mode and its tokenizer, as `record(model, text, tokenizer=...)`."""
+
+    model: Any
+    tokenizer: Any
+
+
+def load_pretrained(path: str | Path) -> Pretrained:
+    """Model and tokenizer from a folder written by `save_pretrained`, or from one `.gguf` file.
+
+    Nothing is downloaded. Weights of a `.gguf` file are dequantised to single precision.
+
+        model, tokenizer = lp.models.load_pretrained("SmolLM2-135M-Instruct.Q4_1.gguf")
+        recording = lp.models.record(model, text, tokenizer=tokenizer)
+    """
+    require("torch", extra="models")
+    transformers = require("transformers", extra="models")
+    path = Path(path)
+    if path.is_dir() and (path / "config.json").exists():
+        with _without_bars(transformers):
+            model = transformers.AutoModel.from_pretrained(path, local_files_only=True)
+        tokenizer = transformers.AutoTokenizer.from_pretrained(path, local_files_only=True)
+    elif path.is_file() and path.suffix == ".gguf":
+        model = _from_gguf(transformers, path)
+        tokenizer = transformers.AutoTokenizer.from_pretrained(path.parent, gguf_file=path.name)
+    else:
+        raise ValueError(
+            _checks.message(
+                "a model must be a folder with config.json, or a .gguf file",
+                f"{str(path)!r}" + (" (not found)" if not path.exists() else ""),
+                "pass the folder that save_pretrained wrote",
+            )
+        )
+    return Pretrained(model.eval(), tokenizer)
+
+
+def _from_gguf(transformers: Any, path: Path) -> Any:
+    """The weights as plain tensors, in a model made from the file's configuration."""
+    require("gguf", extra="models")
+    reader = require("transformers.modeling_gguf_pytorch_utils", extra="models")
+    config = transformers.AutoConfig.from_pretrained(path.parent, gguf_file=path.name)
+    model = transformers.AutoModelForCausalLM.from_config(config)
+    with _without_bars(transformers):
+        found = reader.load_gguf_checkpoint(str(path), return_tensors=True, model_to_load=model)
+    missing, unexpected = model.load_state_dict(found["tensors"], strict=False)
+    model.tie_weights()
+    tied = set(getattr(model, "_tied_weights_keys", None) or ())
+    lost = [name for name in missing if name not in tied]
+    if lost or unexpected:
+        raise ValueError(
+            _checks.message(
+                f"the file must have the weights of {type(model).__name__}",
+                f"missing {lost[:3]}, unknown {list(unexpected)[:3]}",
+                "convert the model again",
+            )
+        )
+    model.name_or_path = path.stem
+    return model
+
+
+@contextmanager
+def _without_bars(transformers: Any) -> Iterator[None]:
+    """No progress bars of transformers."""
+    logging = transformers.utils.logging
+    shown = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if shown:
+            logging.enable_progress_bar()

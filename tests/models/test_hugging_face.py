@@ -1,0 +1,248 @@
+"""`record` against the attention weights that transformers itself returns."""
+
+import numpy as np
+import pytest
+
+import largeprompt as lp
+from largeprompt.models import Recording
+
+torch = pytest.importorskip("torch")
+transformers = pytest.importorskip("transformers")
+
+SIZES = {
+    "vocab_size": 60,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "max_position_embeddings": 64,
+    "initializer_range": 0.3,  # scores of deviation about 1, not 0
+}
+GROUPED = {**SIZES, "num_key_value_heads": 2, "head_dim": 8}
+
+
+def _model(family):
+    torch.manual_seed(0)
+    match family:
+        case "gpt2":
+            config = transformers.GPT2Config(
+                vocab_size=60, n_embd=32, n_layer=2, n_head=4, n_positions=64, initializer_range=0.3
+            )
+            return transformers.GPT2LMHeadModel(config)
+        case "llama":
+            return transformers.LlamaForCausalLM(transformers.LlamaConfig(**GROUPED))
+        case "qwen3":
+            return transformers.Qwen3Model(transformers.Qwen3Config(**GROUPED))
+        case "bert":
+            return transformers.BertModel(transformers.BertConfig(**SIZES))
+    raise AssertionError(family)
+
+
+def _ids(length, seed=0):
+    return np.random.default_rng(seed).integers(3, 60, size=length)
+
+
+def _softmax(scores):
+    terms = np.exp(scores - scores.max(-1, keepdims=True))
+    return terms / terms.sum(-1, keepdims=True)
+
+
+def _weights(layer, head):
+    """Attention weights of a recorded head, (queries, keys)."""
+    scores = layer.scaling * layer.queries[head] @ layer.keys[layer.group(head)].T
+    if layer.positions is not None:
+        scores[np.arange(layer.n) > layer.positions[:, None]] = -np.inf
+    return _softmax(scores)
+
+
+def _own_weights(model, **inputs):
+    """The model's own attention weights, (prompts, heads, queries, keys) for each layer."""
+    before = model.config._attn_implementation
+    model.set_attn_implementation("eager")
+    with torch.no_grad():
+        found = model.eval()(**inputs, output_attentions=True).attentions
+    model.set_attn_implementation(before)
+    return [np.asarray(layer) for layer in found]
+
+
+@pytest.mark.parametrize("implementation", ["sdpa", "eager"])
+@pytest.mark.parametrize("family", ["gpt2", "llama", "qwen3", "bert"])
+def test_record_has_the_models_own_attention(family, implementation):
+    model, ids = _model(family), _ids(40)
+    own = _own_weights(model, input_ids=torch.as_tensor(ids)[None])
+    model.set_attn_implementation(implementation)
+    model.train()
+    recording = lp.models.record(model, ids, queries=12)
+    assert model.config._attn_implementation == implementation
+    assert all(module.training for module in model.modules())
+    assert len(recording.layers) == 2
+    for layer, wanted in zip(recording.layers, own, strict=True):
+        assert layer.error is not None
+        assert layer.error < 2e-6
+        assert layer.queries.shape == (4, 12, 8)
+        assert (layer.positions is None) == (family == "bert")
+        for head in range(4):
+            np.testing.assert_allclose(_weights(layer, head), wanted[0, head, -12:], atol=2e-6)
+
+
+def test_record_by_default_keeps_a_quarter_of_a_causal_prompt_and_all_of_an_encoders():
+    assert lp.models.record(_model("llama"), _ids(40)).layers[0].queries.shape[1] == 10
+    assert lp.models.record(_model("bert"), _ids(40)).layers[0].queries.shape[1] == 40
+    every = lp.models.record(_model("llama"), _ids(40), queries="all").layers[0]
+    np.testing.assert_array_equal(every.positions, np.arange(40))
+
+
+@pytest.mark.parametrize("family", ["gpt2", "llama", "bert"])
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_record_without_padding(family, side):
+    model, rows = _model(family), [_ids(30, 1), _ids(19, 2)]
+    ids, mask = np.zeros((2, 30), int), np.zeros((2, 30), int)
+    for row, tokens in enumerate(rows):
+        part = slice(30 - len(tokens), None) if side == "left" else slice(0, len(tokens))
+        ids[row, part], mask[row, part] = tokens, 1
+    inputs = {"input_ids": torch.as_tensor(ids), "attention_mask": torch.as_tensor(mask)}
+    recording = lp.models.record(model, inputs, queries=5)
+    positions = torch.as_tensor(np.maximum(np.cumsum(mask, axis=1) - 1, 0))
+    own = _own_weights(model, **inputs, position_ids=positions)
+    for row, tokens in enumerate(rows):
+        seen = np.flatnonzero(mask[row])
+        for layer, wanted in zip(recording.prompts[row], own, strict=True):
+            assert layer.n == len(tokens)
+            for head in range(4):
+                expected = wanted[row, head][np.ix_(seen[-5:], seen)]
+                np.testing.assert_allclose(_weights(layer, head), expected, atol=3e-6)
+
+
+def test_record_in_chunks_is_the_same():
+    model, ids = _model("llama"), _ids(40)
+    whole = lp.models.record(model, ids, queries=20)
+    parts = lp.models.record(model, ids, queries=20, chunk=13)
+    for one, other in zip(whole.layers, parts.layers, strict=True):
+        np.testing.assert_array_equal(one.positions, other.positions)
+        np.testing.assert_allclose(one.queries, other.queries, atol=1e-5)
+        np.testing.assert_allclose(one.keys, other.keys, atol=1e-5)
+        assert other.error is not None
+        assert other.error < 2e-6
+    with pytest.raises(ValueError, match="layers are all causal"):
+        lp.models.record(_model("bert"), ids, chunk=13)
+
+
+@pytest.mark.parametrize("family", ["gpt2", "llama", "qwen3", "bert"])
+def test_record_finds_the_output_matrix(family):
+    model, ids = _model(family), _ids(16)
+    modules = dict(model.named_modules())
+    recording = lp.models.record(model, ids, queries=16)
+    for layer in recording.layers:
+        outputs = []
+        for head in range(4):
+            outputs.append(_weights(layer, head) @ layer.values[layer.group(head)])
+        joined = np.concatenate(outputs, axis=-1)
+        assert layer.output_matrix is not None
+        place = layer.name.replace(".self", ".output") if family == "bert" else layer.name
+        names = ("o_proj", "c_proj", "dense")
+        matrix = next(modules[f"{place}.{n}"] for n in names if f"{place}.{n}" in modules)
+        with torch.no_grad():
+            bias = 0.0 if matrix.bias is None else matrix.bias
+            wanted = matrix(torch.as_tensor(joined, dtype=torch.float32)) - bias
+        np.testing.assert_allclose(joined @ layer.output_matrix.T, wanted, atol=1e-5)
+
+
+def test_record_texts_and_print():
+    class Words:
+        def __call__(self, text, verbose=True):
+            ids = [3 + sum(map(ord, word)) % 50 for word in text.split()]
+            return {"input_ids": ids, "attention_mask": [1] * len(ids)}
+
+    texts = ["one two three four five six", "seven eight nine ten"]
+    recording = lp.models.record(_model("llama"), texts, tokenizer=Words(), queries=2)
+    assert [layers[0].n for layers in recording.prompts] == [6, 4]
+    lines = str(recording).splitlines()
+    assert lines[0] == "Recording of LlamaForCausalLM"
+    assert lines[1] == "prompt 0: one two three four five six"
+    assert lines[3].split()[:5] == ["0", "4/2", "6", "2", "8"]
+    assert float(lines[3].split()[5]) < 2e-6
+    assert lines[3].endswith("model.layers.0.self_attn")
+    short = lp.models.record(_model("llama"), texts, tokenizer=Words(), length=3)
+    assert [layers[0].n for layers in short.prompts] == [3, 3]
+
+
+def test_record_and_load(tmp_path):
+    recording = lp.models.record(_model("llama"), [list(_ids(9)), list(_ids(7))])
+    recording.save(tmp_path / "tiny.npz")
+    again = Recording.load(tmp_path / "tiny.npz")
+    assert str(again) == str(recording)
+
+
+def test_record_of_a_model_in_half_precision():
+    model = _model("llama").to(torch.bfloat16)
+    layer = lp.models.record(model, _ids(30)).layers[1]
+    assert layer.keys.dtype == np.float32
+    assert layer.error is not None
+    assert 1e-5 < layer.error < 2e-2
+
+
+@pytest.mark.parametrize(
+    ("inputs", "options", "rule"),
+    [
+        ("some text", {}, "texts need tokenizer="),
+        ("  ", {}, "every text must have at least one word"),
+        (["a", ""], {}, "every text must have at least one word"),
+        ([], {}, "a prompt must have at least one token"),
+        ([1.5, 2.0], {}, "inputs must be texts, token ids"),
+        ([1, 2, 3], {"queries": 4}, "at least as long as the window of recorded queries"),
+        ([1, 2, 3], {"queries": 0}, "queries must be a positive integer"),
+        ([1] * 65, {}, "at most 64 tokens"),
+        ({"input_ids": [[1, 2]], "attention_mask": [[0, 0]]}, {}, "at least one token"),
+    ],
+)
+def test_record_of_bad_inputs_names_the_rule(inputs, options, rule):
+    model = _model("llama")
+    with pytest.raises(ValueError, match=rule) as found:
+        lp.models.record(model, inputs, **options)
+    assert "\n" not in str(found.value)
+    assert model.config._attn_implementation == "sdpa"
+
+
+def test_record_of_models_that_bypass_the_interface_names_the_class():
+    bloom = transformers.BloomModel(
+        transformers.BloomConfig(vocab_size=60, hidden_size=32, n_layer=1, n_head=4)
+    )
+    with pytest.raises(ValueError, match="BloomModel, which calls its own attention"):
+        lp.models.record(bloom, [1, 2, 3])
+    with pytest.raises(ValueError, match="must be a model of the transformers library"):
+        lp.models.record(torch.nn.Linear(2, 2), [1, 2, 3])
+
+
+def test_record_restores_the_model_after_an_error():
+    sizes = {**GROUPED, "use_sliding_window": True, "sliding_window": 8, "max_window_layers": 1}
+    del sizes["head_dim"]
+    model = transformers.Qwen2Model(transformers.Qwen2Config(**sizes)).train()
+    with pytest.raises(ValueError, match="Qwen2Attention with a window of 8 tokens"):
+        lp.models.record(model, _ids(20))
+    assert model.config._attn_implementation == "sdpa"
+    assert model.training
+    assert len(lp.models.record(model, _ids(8)).layers) == 2
+
+
+def test_record_of_weights_that_overflow():
+    model = _model("gpt2")
+    with torch.no_grad():
+        model.transformer.h[1].attn.c_attn.bias.fill_(float("inf"))
+    with pytest.raises(ValueError, match=r"NaN or infinity in transformer\.h\.1\.attn"):
+        lp.models.record(model, _ids(8))
+
+
+def test_load_pretrained_from_a_folder(tmp_path):
+    model = _model("bert")
+    model.save_pretrained(tmp_path / "tiny")
+    words = "\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "b"])
+    (tmp_path / "tiny" / "vocab.txt").write_text(words)
+    transformers.BertTokenizer(str(tmp_path / "tiny" / "vocab.txt")).save_pretrained(
+        tmp_path / "tiny"
+    )
+    again, tokenizer = lp.models.load_pretrained(tmp_path / "tiny")
+    recording = lp.models.record(again, "a b a b", tokenizer=tokenizer)
+    assert recording.model == "tiny"
+    assert recording.layers[0].n == 6
+    with pytest.raises(ValueError, match=r"a folder with config\.json, or a \.gguf file"):
+        lp.models.load_pretrained(tmp_path)
