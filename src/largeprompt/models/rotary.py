@@ -26,11 +26,11 @@ def rotate(
 
     >>> import numpy as np
     >>> import largeprompt as lp
-    >>> lp.models.rotate(np.array([[1.0, 0.0]]), np.pi / 2).round(3)
-    array([[0., 1.]])
+    >>> print(lp.models.rotate(np.array([[1.0, 2.0]]), np.pi / 2).round(3))
+    [[-2.  1.]]
     """
     z = np.asarray(_checks.finite("queries", queries))
-    by = np.asarray(_checks.finite("by", by), np.float64)
+    by = np.asarray(_checks.finite("by", by), np.float64)  # angles in double precision
     if z.ndim < 2 or z.shape[-1] % 2:
         raise ValueError(
             _checks.message(
