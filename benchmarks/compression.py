@@ -1,27 +1,48 @@
-"""Compressed prompts at equal bytes, on synthetic heads: `python -m benchmarks.compression`.
+"""Compressed prompts at equal bytes: `python -m benchmarks.compression [FOLDER] [CASE ...]`.
 
-The keys and values of a head are latent variables with heavy tails seen through random matrices,
-plus noise, and a sink that the mean query attends to. Three laws of queries make scores of growing
-deviation. Errors are squared, relative to the output's deviation from the mean value, on held-out
-queries, averaged over the queries of a head. A last table compares with Gaussian tokens, where the
-answer of the infinite prompt is known (Lemma 2.1): a compressed prompt need not be nearer to it
-than the prompt is. `python -m benchmarks.compression times` only measures time.
+Real heads are those of the recordings in FOLDER (`python -m benchmarks.record_heads FOLDER`), and
+the few in benchmarks/data. A decoder's heads have 960 tokens; the first 4 and the last 28 always
+stay, and sizes are beyond these. Compressions see the last 128 queries of the prompt and serve the
+next 64, which they do not see: `decoder` passes these 128 as they are, `decoder later` turns them
+to the positions of the next 64 (`lp.models.rotate`), which needs no future token. An encoder's
+queries of even positions are those at hand, the others are served. An in-context learner sees the
+queries of its labelled rows and serves those of other rows.
+
+Synthetic heads have keys and values that are latent variables with heavy tails seen through random
+matrices, plus noise, and a sink that the mean query attends to. Three laws of queries make scores
+of growing deviation. A last table compares with Gaussian tokens, where the answer of the infinite
+prompt is known (Lemma 2.1): a compressed prompt need not be nearer to it than the prompt is.
+
+Errors are squared, relative to the output's deviation from the mean value, averaged over the
+queries of a head. Every case is stored as soon as it ends, in results/compression.json and
+compression.md. `python -m benchmarks.compression times` only measures time.
 """
 
+import json
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from datetime import date
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any, NamedTuple, get_args
 
 import jax
 import numpy as np
 
 import largeprompt as lp
-from largeprompt.compression.compress import Method
+from largeprompt.compression.compress import Choose, Method, outputs
+from largeprompt.models import RecordedLayer, Recording
 
-_TOKENS, _DIM, _LATENT, _QUERIES, _HEADS = 1000, 64, 16, 320, 8
+from .record_heads import AT_HAND, DATA, LENGTH, TO_SERVE
+from .timing import machine
+
+RESULTS = Path(__file__).parent / "results"
 _SIZES = (4, 16, 65, 130, 260)  # tokens' worth of bytes
+_BASE = 100_000.0  # of the decoder's rotary positions
+_KEEP = np.r_[0:4, LENGTH - 28 : LENGTH]
+_TOKENS, _DIM, _LATENT, _QUERIES, _HEADS = 1000, 64, 16, 320, 8
 
 
 class Family(NamedTuple):
@@ -57,28 +78,211 @@ def head(seed: int, family: Family) -> tuple[lp.KeyValues, np.ndarray]:
     return lp.KeyValues(keys, values), queries
 
 
-def table(family: Family) -> str:
-    """Median, mean, 90th and 99th percentile over heads, for every method and size."""
-    heads = [head(seed, family) for seed in range(_HEADS)]
-    lines = ["| method | " + " | ".join(f"{size} tokens" for size in _SIZES) + " | seconds |"]
-    lines.append("|---" * (len(_SIZES) + 2) + "|")
-    for method in get_args(Method):
-        cells, start = [], time.perf_counter()
+class Case(NamedTuple):
+    """One head; `layer` tells which heads add up to an output, by `matrix` (width, v)."""
+
+    prompt: lp.KeyValues
+    at_hand: np.ndarray
+    served: np.ndarray
+    keep: np.ndarray
+    layer: str
+    matrix: np.ndarray | None = None
+
+    def error(self, size: int, rule: dict[str, Any]) -> "Gap":
+        """Error of a compression of the size of so many tokens besides those to keep."""
+        budget = (len(self.keep) + size) * self.prompt.dim * self.prompt.dtype.itemsize
+        found = lp.compress(
+            self.prompt, self.at_hand, size=budget, keep=self.keep, key=jax.random.key(0), **rule
+        )
+        assert found.nbytes <= budget
+        keys, values, z = (
+            np.asarray(a, np.float64) for a in (self.prompt.keys, self.prompt.values, self.served)
+        )
+        terms = np.exp(z @ keys.T - np.max(z @ keys.T, axis=1, keepdims=True))
+        exact = terms @ values / terms.sum(axis=1, keepdims=True)
+        error, deviation = outputs(found, z) - exact, exact - values.mean(axis=0)
+        return Gap(error, deviation)
+
+
+class Gap(NamedTuple):
+    """Errors and deviations of outputs, (q, v) each."""
+
+    error: np.ndarray
+    deviation: np.ndarray
+
+    @property
+    def relative(self) -> float:
+        """Mean squared error over mean squared deviation."""
+        return float(np.sum(self.error**2) / np.sum(self.deviation**2))
+
+
+@dataclass(frozen=True)
+class Errors:
+    """One method at one size: statistics over heads, and the median over layers of the error after
+    the output matrix, where a layer has all its heads.
+    """
+
+    method: str
+    size: int
+    heads: int
+    median: float
+    mean: float
+    percentile_90: float
+    percentile_99: float
+    after_output: float | None
+
+
+def measured(cases: list[Case], rules: dict[str, dict[str, Any]]) -> Iterator[Errors]:
+    """Errors of every rule at every size."""
+    for name, rule in rules.items():
         for size in _SIZES:
-            errors = [_error(prompt, queries, size, method) for prompt, queries in heads]
-            numbers = [np.median(errors), np.mean(errors), *np.percentile(errors, [90, 99])]
-            cells.append(" / ".join(f"{number:.2g}" for number in numbers))
-        seconds = (time.perf_counter() - start) / (_HEADS * len(_SIZES))
-        lines.append(f"| {method} | " + " | ".join(cells) + f" | {seconds:.3f} |")
-    return "\n".join(lines)
+            gaps = [case.error(size, rule) for case in cases]
+            errors = [gap.relative for gap in gaps]
+            yield Errors(
+                name,
+                size,
+                len(errors),
+                float(np.median(errors)),
+                float(np.mean(errors)),
+                float(np.percentile(errors, 90)),
+                float(np.percentile(errors, 99)),
+                _after_output(cases, gaps),
+            )
+            print(f"{name:30} {size:4} {np.median(errors):.5f}", file=sys.stderr, flush=True)
 
 
-def _error(prompt: lp.KeyValues, queries: np.ndarray, size: int, method: Method) -> float:
-    budget = size * prompt.dim * prompt.dtype.itemsize
-    found = lp.compress(prompt, queries, size=budget, method=method, key=jax.random.key(0))
-    assert found.nbytes <= budget
-    assert found.error is not None
-    return float(found.error.mean)
+def _after_output(cases: list[Case], gaps: list[Gap]) -> float | None:
+    sums: dict[str, list[Gap]] = {}
+    for case, gap in zip(cases, gaps, strict=True):
+        if case.matrix is not None:
+            seen = Gap(gap.error @ case.matrix.T, gap.deviation @ case.matrix.T)
+            sums.setdefault(case.layer, []).append(seen)
+    totals = [Gap(*(np.sum(part, axis=0) for part in zip(*s, strict=True))) for s in sums.values()]
+    return float(np.median([total.relative for total in totals])) if totals else None
+
+
+METHODS: dict[str, dict[str, Any]] = {method: {"method": method} for method in get_args(Method)}
+RULES = METHODS | {
+    f"gaussian tail by {rule}": {"choose": rule} for rule in get_args(Choose) if rule != "leverage"
+}
+
+
+def decoder(recording: Recording, later: bool, every: int = 1) -> Iterator[Case]:
+    """Heads of every so many layers, on all prompts."""
+    for text, layers in zip(recording.texts, recording.prompts, strict=True):
+        for layer in layers[::every]:
+            for number in range(layer.heads):
+                yield _decoder_case(layer, number, later, f"{text} {layer.name}")
+
+
+def _decoder_case(layer: RecordedLayer, number: int, later: bool, name: str) -> Case:
+    queries, group = layer.scaling * layer.queries[number], layer.group(number)
+    assert layer.positions is not None
+    at_hand, served = queries[:AT_HAND], queries[AT_HAND:]
+    if later:
+        positions = LENGTH + np.arange(AT_HAND) * TO_SERVE // AT_HAND
+        at_hand = lp.models.rotate(at_hand, positions - layer.positions[:AT_HAND], base=_BASE)
+    prompt = lp.KeyValues(layer.keys[group, :LENGTH], layer.values[group, :LENGTH])
+    return Case(prompt, at_hand, served, _KEEP, name, _matrix(layer, number))
+
+
+def _matrix(layer: RecordedLayer, number: int) -> np.ndarray | None:
+    if layer.output_matrix is None:
+        return None
+    width = layer.values.shape[-1]
+    return layer.output_matrix[:, number * width : (number + 1) * width]
+
+
+def encoder(recording: Recording, every: int = 1) -> Iterator[Case]:
+    """Heads whose queries of even positions are those at hand, others are served."""
+    for layer in recording.layers[::every]:
+        for number in range(layer.heads):
+            queries, group = layer.scaling * layer.queries[number], layer.group(number)
+            prompt = lp.KeyValues(layer.keys[group], layer.values[group])
+            matrix = _matrix(layer, number)
+            yield Case(prompt, queries[::2], queries[1::2], np.arange(0), layer.name, matrix)
+
+
+def learner(recording: Recording, every: int = 1) -> Iterator[Case]:
+    """Heads that see the queries of labelled rows and serve those of others."""
+    for layer_number, (served, own) in enumerate(zip(*recording.prompts, strict=True)):
+        for number in range(served.heads if layer_number % every == 0 else 0):
+            prompt = lp.KeyValues(served.keys[number], served.values[number])
+            at_hand, asked = (layer.scaling * layer.queries[number] for layer in (own, served))
+            matrix = _matrix(served, number)
+            yield Case(prompt, at_hand, asked, np.arange(0), str(layer_number), matrix)
+
+
+def synthetic(family: Family) -> Iterator[Case]:
+    """Heads of one family; a fifth of the queries is served."""
+    for seed in range(_HEADS):
+        prompt, queries = head(seed, family)
+        cut = 4 * len(queries) // 5
+        yield Case(prompt, queries[:cut], queries[cut:], np.arange(0), str(seed))
+
+
+def cases(folder: Path | None) -> dict[str, Callable[[], Iterator[Case]]]:
+    """What can be measured: recordings of FOLDER, stored heads, synthetic ones."""
+    found: dict[str, Callable[[], Iterator[Case]]] = {}
+    for where, name, every in ((folder, "", 6), (DATA, "stored ", 1)):
+        if where is None:
+            continue
+        if (path := where / "decoder.npz").exists():
+            recorded = Recording.load(path)
+            found[f"{name}decoder"] = lambda r=recorded, e=every: decoder(r, False, e)
+            found[f"{name}decoder later"] = lambda r=recorded, e=every: decoder(r, True, e)
+        if (path := where / "encoder.npz").exists():
+            recorded = Recording.load(path)
+            found[f"{name}encoder"] = lambda r=recorded, e=every: encoder(r, max(1, e // 3))
+        if (path := where / "learner.npz").exists():
+            recorded = Recording.load(path)
+            found[f"{name}learner"] = lambda r=recorded, e=every: learner(r, max(1, e // 2))
+    for name, family in _FAMILIES.items():
+        found[f"synthetic, {name}"] = lambda f=family: synthetic(f)
+    return found
+
+
+def store(name: str, lines: list[Errors]) -> None:
+    """Replace one case of the stored run."""
+    path = RESULTS / "compression.json"
+    found = json.loads(path.read_text()) if path.exists() else {}
+    found[name] = {
+        "where": machine(),
+        "date": str(date.today()),
+        "lines": [asdict(line) for line in lines],
+    }
+    path.write_text(json.dumps(found, indent=1) + "\n")
+    (RESULTS / "compression.md").write_text(as_text(found))
+
+
+def as_text(found: dict[str, Any]) -> str:
+    """Markdown of stored cases."""
+    blocks = []
+    for name, case in sorted(found.items()):
+        lines = case["lines"]
+        blocks.append(
+            f"## {name}: {lines[0]['heads']} heads\n\n"
+            "Median / mean / 90th / 99th percentile over heads; in brackets the median over "
+            "layers after the output matrix.\n\n"
+            f"{_table(lines)}\n\n{case['date']}, {case['where']}.\n"
+        )
+    return "\n".join(blocks)
+
+
+def _table(lines: list[dict[str, Any]]) -> str:
+    sizes = sorted({line["size"] for line in lines})
+    rows = ["| method | " + " | ".join(f"{size} tokens" for size in sizes) + " |"]
+    rows.append("|---" * (len(sizes) + 1) + "|")
+    names = ("median", "mean", "percentile_90", "percentile_99")
+    for method in dict.fromkeys(line["method"] for line in lines):
+        cells = []
+        for size in sizes:
+            line = next(x for x in lines if (x["method"], x["size"]) == (method, size))
+            cell = " / ".join(f"{line[name]:.2g}" for name in names)
+            after = line["after_output"]
+            cells.append(cell if after is None else f"{cell} ({after:.2g})")
+        rows.append(f"| {method} | " + " | ".join(cells) + " |")
+    return "\n".join(rows)
 
 
 def gaussian_tokens() -> str:
@@ -149,9 +353,22 @@ def times(queries: int = 64, dim: int = 64) -> str:
     return "\n".join(lines)
 
 
-if __name__ == "__main__":
-    if sys.argv[1:] != ["times"]:
-        for name, family in _FAMILIES.items():
-            print(f"{name}: median / mean / 90 / 99 percent of {_HEADS} heads\n\n{table(family)}\n")
+def main(arguments: list[str]) -> None:
+    """Measure the cases named, or all, and store them."""
+    if arguments == ["times"]:
+        print(f"CPU seconds for 64 queries of 64 + 64 coordinates, float32\n\n{times()}")
+        return
+    folder = next((Path(a) for a in arguments if Path(a).is_dir()), None)
+    wanted = [a for a in arguments if folder is None or Path(a) != folder]
+    known = cases(folder)
+    if unknown := set(wanted) - set(known):
+        raise SystemExit(f"unknown cases {sorted(unknown)}; there are {', '.join(known)}")
+    for name in wanted or known:
+        rules = RULES if name.startswith("stored") else METHODS
+        store(name, list(measured(list(known[name]()), rules)))
+    if not wanted:
         print(gaussian_tokens())
-    print(f"\nCPU seconds for 64 queries of 64 + 64 coordinates, float32\n\n{times()}")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,5 +1,6 @@
 """The tables of first calls, the page of performance, and the documented cache of programs."""
 
+import json
 import os
 import re
 import subprocess
@@ -7,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from benchmarks import page
+from benchmarks import compression, page
 from benchmarks.first_calls import COMPILES_NOTHING, GOALS
 from benchmarks.fresh_process import CASES, YARDSTICK, Stages, covered
 from benchmarks.rows import FirstCall
@@ -51,6 +52,11 @@ def test_first_call_reaches_its_goal(ratio, compiled, goal, compiles_nothing, re
 
 def test_page_of_performance_is_made_from_the_stored_runs():
     assert page.PAGE.read_text() == page.page(), "run `python -m benchmarks.page`"
+
+
+def test_tables_of_compression_are_made_from_the_stored_run():
+    stored = json.loads((compression.RESULTS / "compression.json").read_text())
+    assert (compression.RESULTS / "compression.md").read_text() == compression.as_text(stored)
 
 
 _COUNT = """

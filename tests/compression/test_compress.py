@@ -273,6 +273,21 @@ def test_compress_attention_matching_recovers_merged_tokens():
     assert small.error.mean < 1e-6
 
 
+def test_compress_attention_matching_if_active_sets_go_round_in_circles(monkeypatch):
+    """SciPy's nnls gives up on some heads; bounded least squares has the same minimum."""
+    keys, values, queries = _tokens()
+    prompt = lp.KeyValues(keys, values)
+    want = lp.compress(prompt, queries, atoms=8, method="attention matching")
+
+    def gives_up(*_):
+        raise RuntimeError("Maximum number of iterations reached.")
+
+    monkeypatch.setattr("scipy.optimize.nnls", gives_up)
+    small = lp.compress(prompt, queries, atoms=8, method="attention matching")
+    got, z = lp.attend(HEAD, small, queries[:9]), queries[:9]
+    assert np.allclose(got, lp.attend(HEAD, want, z), rtol=1e-3, atol=1e-3)
+
+
 def test_compress_random_tokens_are_distinct_and_follow_the_key():
     keys, values, queries = _tokens()
     prompt = lp.KeyValues(keys, values)

@@ -71,6 +71,10 @@ MISTAKES = {
         lambda: lp.compress(PAIR, EYE, atoms=1, choose="best"),
         "choose must be one of",
     ),
+    "rotary positions of triples": (
+        lambda: lp.models.rotate(EYE, 1.0, pairs="thirds"),
+        "pairs must be one of",
+    ),
     "random tokens without a key": (
         lambda: lp.compress(PAIR, EYE, atoms=1, method="random"),
         "key must be one",

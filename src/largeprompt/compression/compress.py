@@ -10,7 +10,9 @@ from .. import _checks
 from .._typing import ArrayInput, KeyInput
 from ..attention import Head
 from ..measures import AbstractMeasure
+from .atoms import matching_pursuit, residual_leverage, spread, tail_features
 from .compressed import Compressed, CompressionError, Tail, factor_of, low_rank, query_metric
+from .correction import value_changes
 
 Method = Literal[
     "gaussian tail",
@@ -22,7 +24,7 @@ Method = Literal[
     "attention matching",
     "random",
 ]
-Choose = Literal["leverage", "attention mass"]
+Choose = Literal["leverage", "residual leverage", "matching pursuit", "attention mass"]
 
 _RANKS = (None, 0, 1, 2, 4, 8, 16, 32)  # tails that `size` chooses from
 _SINKS = 4  # first tokens that StreamingLLM keeps
@@ -51,14 +53,17 @@ def compress(
 
     By default it has the most important tokens as atoms and one scaled Gaussian for all others:
     the second-order expansion of their cumulant function at the mean query, corrected by least
-    squares over the queries, with a covariance of low rank in the metric of the queries.
+    squares over the queries, with a covariance of low rank in the metric of the queries. Atoms have
+    their keys; their values move by ridge regression, if that helps queries that it did not see.
 
     **Arguments:** `prompt`, keys and values; `queries` of shape (q, d_k), which the result should
-    serve. Every fourth one, if there are at least 8, only measures the error. Sizes: `atoms` kept
-    tokens, those of the indices `keep` among them (sinks, a window), and `rank` of the Gaussian
-    (None: no Gaussian); or `size` in bytes, split between both by held-out error. `choose` ranks
-    tokens by "leverage", $E[p_i^2 |v_i - T|^2]$, or by "attention mass", $E[p_i]$. `head` is a
-    `Head.key_value` with another scale than 1. `key` is for method="random".
+    serve, in the order of time if they have one. Every fourth one, if there are at least 8, only
+    measures the error. Sizes: `atoms` kept tokens, those of the indices `keep` among them (sinks, a
+    window), and `rank` of the Gaussian (None: no Gaussian, values as they are); or `size` in bytes,
+    split between both by the error on the last third of the queries. `choose` ranks tokens by
+    "leverage", $E[p_i^2 |v_i - T|^2]$; by "residual leverage", the part of it that no Gaussian tail
+    explains; by "matching pursuit" on that residual, one token at a time; or by "attention mass",
+    $E[p_i]$. `head` is a `Head.key_value` with another scale than 1. `key` is for method="random".
 
     Other methods, for comparison: "most attended" (SnapKV, H2O), "sinks and window" (StreamingLLM),
     "expected attention", "centroids" with log counts, "moments" (a Gaussian with the literal
@@ -96,7 +101,7 @@ def compress(
     if atoms >= problem.n:
         found = problem.kept(np.arange(problem.n))
     else:
-        found = _by_method(fitting, atoms, rank, method, choose, key)
+        found = _by_method(fitting, atoms, rank, method, choose, key, final=True)
     error = problem.error(found, held_out if len(held_out) else seen, bool(len(held_out)))
     return Compressed(found.keys, found.values, found.log_weights, found.tail, error)
 
@@ -206,6 +211,12 @@ class _Problem(NamedTuple):
         """With these queries only."""
         return self._replace(queries=self.queries[rows], attention=self.attention.restricted(rows))
 
+    def with_queries(self, queries: np.ndarray) -> "_Problem":
+        """With other queries."""
+        masses = None if self.log_weights is None else self.log_masses
+        z = queries.astype(self.keys.dtype)
+        return self._replace(queries=z, attention=_Attention.of(self.keys, self.values, masses, z))
+
     def kept(self, index: np.ndarray, tail: Tail | None = None) -> Compressed:
         """These tokens as they are."""
         logs = None if self.log_weights is None else self.log_masses[index]
@@ -248,6 +259,11 @@ class _Problem(NamedTuple):
 
 def outputs(found: Compressed, queries: np.ndarray) -> np.ndarray:
     """Attention of tilts of the keys to a compressed prompt, in NumPy and float64."""
+    return outputs_and_weights(found, queries)[0]
+
+
+def outputs_and_weights(found: Compressed, queries: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The outputs (q, v), and the weights (q, n) of the atoms."""
     keys, values = (np.asarray(a, np.float64) for a in (found.keys, found.values))
     scores = queries @ keys.T
     if found.log_weights is not None:
@@ -264,8 +280,8 @@ def outputs(found: Compressed, queries: np.ndarray) -> np.ndarray:
     terms = np.exp(scores - scores.max(axis=1, keepdims=True))
     terms /= terms.sum(axis=1, keepdims=True)
     if found.tail is None:
-        return terms @ values
-    return terms[:, :-1] @ values + terms[:, -1:] * read
+        return terms @ values, terms
+    return terms[:, :-1] @ values + terms[:, -1:] * read, terms[:, :-1]
 
 
 def _problem(
@@ -382,7 +398,9 @@ def _sizes(
     index = np.arange(len(problem.queries))
     if len(index) < 3:
         return options[0]
-    inner, judge = problem.restricted(index[index % 3 != 2]), index[index % 3 == 2]
+    # the last third: queries to come are later than those at hand
+    judge = index[-(len(index) // 3) :]
+    inner = problem.restricted(index[: len(index) - len(judge)])
     errors = [
         float(problem.error(_by_method(inner, *option, method, choose, key), judge, True).mean)
         for option in options
@@ -391,12 +409,21 @@ def _sizes(
 
 
 def _by_method(
-    problem: _Problem, atoms: int, rank: int | None, method: str, choose: str, key: KeyInput | None
+    problem: _Problem,
+    atoms: int,
+    rank: int | None,
+    method: str,
+    choose: str,
+    key: KeyInput | None,
+    final: bool = False,
 ) -> Compressed:
+    """A measure of this size; a `final` one also serves queries between, with corrected values."""
     if method == "gaussian tail":
-        if choose == "leverage":
-            return _with_tail(problem, _most_leverage(problem, atoms), rank)
-        return _with_tail(problem, _top(problem, _attention_mass(problem), atoms), rank)
+        between = final and problem.n <= _LONG  # long prompts: attention of more queries costs most
+        wider = problem.with_queries(spread(problem.queries)) if between else problem
+        rule = choose if final or choose == "attention mass" else "leverage"  # trials are cheap
+        found = _with_tail(wider, _chosen(wider, atoms, rank, rule), rank)
+        return _corrected(problem, found) if final else found
     if method == "moments":
         index = _top(problem, _attention_mass(problem), atoms)
         return _with_tail(problem, index, rank, literal=True)
@@ -423,6 +450,38 @@ def _highest(score: np.ndarray, count: int) -> np.ndarray:
     above = np.flatnonzero(score > lowest)
     equal = np.flatnonzero(score == lowest)[: count - len(above)]
     return np.sort(np.concatenate([above, equal]))
+
+
+def _chosen(problem: _Problem, atoms: int, rank: int | None, choose: str) -> np.ndarray:
+    """Indices of the atoms by one of the rules."""
+    if choose == "attention mass":
+        return _top(problem, _attention_mass(problem), atoms)
+    if choose == "leverage":
+        return _most_leverage(problem, atoms)
+    p = problem.attention.all_weights()
+    features = np.zeros((len(p), 0))
+    if rank is not None and len(problem.keep) < problem.n:
+        tail = _with_tail(problem, problem.keep, rank).tail
+        assert tail is not None  # for the type checker
+        steps = problem.queries - np.asarray(tail.tilt, np.float64)
+        along = steps @ np.asarray(tail.factor, np.float64)[: problem.keys.shape[1]]
+        features = tail_features(p, problem.keep, along)
+    if choose == "matching pursuit":
+        return matching_pursuit(p, problem.values, features, problem.keep, atoms)
+    return _top(problem, residual_leverage(p, problem.values, features), atoms)
+
+
+def _corrected(problem: _Problem, found: Compressed) -> Compressed:
+    """The measure with values of the atoms that repair its error at the queries."""
+    if found.tail is None:
+        return found
+    got, p = outputs_and_weights(found, problem.queries.astype(np.float64))
+    changes = value_changes(p, problem.attention.outputs - got)
+    if changes is None:
+        return found
+    values = np.asarray(found.values, np.float64) + changes
+    logs = None if found.log_weights is None else np.asarray(found.log_weights)
+    return problem.measure(np.asarray(found.keys), values, logs, found.tail)
 
 
 def _attention_mass(problem: _Problem) -> np.ndarray:
@@ -633,12 +692,15 @@ def _attention_matching(problem: _Problem, atoms: int) -> Compressed:
     """The most attended keys, log weights by non-negative least squares on the normalisers, values
     by least squares on the outputs (Attention Matching, arXiv 2602.16284).
     """
-    from scipy.optimize import nnls
+    from scipy.optimize import lsq_linear, nnls
 
     p = problem.attention.all_weights()
     index = _top(problem, p.mean(axis=0), atoms)
     part = p[:, index]
-    factors, _ = nnls(part, np.ones(len(part)))
+    try:
+        factors, _ = nnls(part, np.ones(len(part)))
+    except RuntimeError:  # active sets that go round in circles
+        factors = lsq_linear(part, np.ones(len(part)), bounds=(0.0, np.inf)).x
     used = factors > 0
     used = used if np.any(used) else np.ones_like(used)
     index, factors = index[used], np.where(used, factors, 1.0)[used]

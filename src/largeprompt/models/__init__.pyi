@@ -10,6 +10,7 @@ from .probing import probe as probe
 from .recording import RecordedHead as RecordedHead
 from .recording import RecordedLayer as RecordedLayer
 from .recording import Recording as Recording
+from .rotary import rotate as rotate
 from .tabpfn import InContextLearner as InContextLearner
 from .tabpfn import TabPFN as TabPFN
 

@@ -1,0 +1,82 @@
+"""Rules that choose tokens by what a Gaussian tail cannot say, and queries between those at hand.
+
+A token's part of the output is c_i(z) = p_i(z) (v_i - T(z)). A Gaussian for the other tokens says
+s(z) (a + B w), for their share s of the attention and steps w of the query along few directions.
+The residual r_i of c_i, as a function of the query, after least squares over such functions is what
+an atom is needed for.
+"""
+
+import numpy as np
+
+_MOST_SPREAD = 512  # queries, with those between
+_TURNS = 3  # partners of each query
+_RIDGE = 1e-3
+_CANDIDATES = 1024  # tokens of a pursuit besides four times those that it chooses
+
+
+def spread(queries: np.ndarray) -> np.ndarray:
+    """The queries, and sums of two deviations from the mean over sqrt(2): same mean and covariance.
+
+    Few queries are a rough sample of their law; those between smooth it.
+    """
+    q, mean = len(queries), queries.mean(axis=0)
+    turns = min(_TURNS, _MOST_SPREAD // max(q, 1) - 1)
+    if q < 8 or turns < 1:
+        return queries
+    steps = queries - mean
+    shifts = [1 + (turn + 1) * q // (turns + 1) for turn in range(turns)]
+    pairs = [mean + (steps + np.roll(steps, shift, axis=0)) / 2**0.5 for shift in shifts]
+    return np.concatenate([queries, *pairs])
+
+
+def residual_leverage(p: np.ndarray, values: np.ndarray, features: np.ndarray) -> np.ndarray:
+    """Sum over queries of |r_i|^2 for every token, from attention (q, n) and features (q, f)."""
+    T, smooth = p @ values, _annihilator(features)
+    rough = smooth @ p
+    cross = np.sum(rough * (T @ values.T) * p, axis=0)
+    lengths = np.sum(values**2, axis=1) * np.sum(rough * p, axis=0)
+    return lengths - 2 * cross + np.sum(p * ((smooth * (T @ T.T)) @ p), axis=0)
+
+
+def matching_pursuit(
+    p: np.ndarray, values: np.ndarray, features: np.ndarray, keep: np.ndarray, atoms: int
+) -> np.ndarray:
+    """Indices of `atoms` tokens, those to keep among them: one at a time, the largest <r_i, R>.
+
+    R is the sum of the residuals of all tokens that are not chosen yet. Tokens of small residual
+    leverage are not candidates if there are many.
+    """
+    score = residual_leverage(p, values, features)
+    score[keep] = np.inf
+    candidates = np.argsort(-score, kind="stable")[: 4 * atoms + _CANDIDATES]
+    T, smooth = p @ values, _annihilator(features)
+    part, read = p[:, candidates], values[candidates]
+    rough = smooth @ part
+    cross = (rough * (T @ read.T)).T @ part
+    gram = (part.T @ rough) * (read @ read.T) - cross - cross.T
+    gram += part.T @ ((smooth * (T @ T.T)) @ part)
+    chosen = np.isin(candidates, keep)
+    # the parts of all tokens add up to 0: those that are not chosen are minus the chosen ones
+    gains = -gram[:, chosen].sum(axis=1)
+    for _ in range(atoms - int(chosen.sum())):
+        best = int(np.argmax(np.where(chosen, -np.inf, gains)))
+        chosen[best] = True
+        gains -= gram[:, best]
+    return np.sort(candidates[chosen])
+
+
+def tail_features(p: np.ndarray, keep: np.ndarray, along: np.ndarray) -> np.ndarray:
+    """s(z) and s(z) times the steps along few directions, (q, 1 + r)."""
+    share = np.maximum(1 - p[:, keep].sum(axis=1, keepdims=True), 0.0)
+    return share * np.column_stack([np.ones(len(p)), along])
+
+
+def _annihilator(features: np.ndarray) -> np.ndarray:
+    """M with c'Mc = |c - ridge regression of c on the features|^2, for functions of the query."""
+    q = len(features)
+    if not features.shape[1]:
+        return np.eye(q)
+    X = features / np.maximum(np.sqrt(np.mean(features**2, axis=0)), 1e-300)
+    gram = X.T @ X + _RIDGE * q * np.eye(X.shape[1])
+    rest = np.eye(q) - X @ np.linalg.solve(gram, X.T)
+    return rest @ rest

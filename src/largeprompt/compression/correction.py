@@ -1,0 +1,41 @@
+"""Least squares for the values of atoms: the part of a compression's error that they can repair."""
+
+import numpy as np
+
+_PENALTIES = (1e-4, 1e-3, 1e-2, 1e-1, 1.0)  # relative to the mean of sum_i p_i^2
+_BLOCKS = 8  # of consecutive queries, each predicted from the others
+
+
+def value_changes(p: np.ndarray, errors: np.ndarray) -> np.ndarray | None:
+    """Changes d_i of the values that minimise E|sum_i p_i d_i - errors|^2 + penalty |d|^2.
+
+    **Arguments:** `p` (q, n), the weights of the atoms; `errors` (q, v), the output less that of
+    the compression. The penalty has the least error on blocks of queries that are left out; None
+    if no change at all has a smaller one.
+    """
+    q = len(p)
+    if q < _BLOCKS or not p.shape[1]:
+        return None
+    gram = p @ p.T
+    unit = max(float(np.trace(gram)) / q, 1e-300)
+    eigenvalues, axes = np.linalg.eigh(gram)
+    eigenvalues = np.maximum(eigenvalues, 0.0)
+    best, least = None, float(np.sum(errors**2))
+    for penalty in _PENALTIES:
+        hat = (axes * (eigenvalues / (eigenvalues + penalty * unit))) @ axes.T
+        left_out = block_residuals(hat, errors)
+        if (found := float(np.sum(left_out**2))) < least:
+            best, least = penalty, found
+    if best is None:
+        return None
+    shrunk = axes / (eigenvalues + best * unit)
+    return p.T @ (shrunk @ (axes.T @ errors))
+
+
+def block_residuals(hat: np.ndarray, targets: np.ndarray) -> np.ndarray:
+    """Residuals of a linear fit whose `hat` matrix is given, each block fitted without itself."""
+    residuals = targets - hat @ targets
+    for block in np.array_split(np.arange(len(targets)), _BLOCKS):
+        own = np.eye(len(block)) - hat[np.ix_(block, block)]
+        residuals[block] = np.linalg.solve(own, residuals[block])
+    return residuals
