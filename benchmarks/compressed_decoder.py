@@ -1,0 +1,198 @@
+"""A decoder with compressed prompts: `python -m benchmarks.compressed_decoder MODEL [LENGTH ...]`.
+
+MODEL is what `lp.models.load_pretrained` reads. For each text (a licence, source code and
+documentation, which come with Debian and Python), prompts of LENGTH tokens (default 1000) are
+compressed by every method of `lp.compress`, and the model predicts the 64 tokens after them. All
+methods keep the first 4 and the last 28 tokens; sizes are those beyond these 32, in tokens of equal
+bytes for each key-value head. Tables have the loss in nats for each token minus that of full
+attention, and in brackets the mean absolute difference. `--methods=a,b` and `--sizes=16,65` choose.
+
+`python benchmarks/compressed_decoder.py gpu` times one token on a GPU against full attention. It
+needs PyTorch alone: the attention of one layer on random keys and values.
+"""
+
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+_SIZES = (16, 65, 130, 260)
+_KEPT, _AFTER, _QUERIES = 32, 64, 128
+_METHODS = (
+    "gaussian tail",
+    "most attended",
+    "sinks and window",
+    "expected attention",
+    "centroids",
+    "moments",
+    "attention matching",
+    "random",
+)
+
+
+def texts() -> dict[str, str]:
+    """Three kinds of text."""
+    import argparse
+    import inspect
+    from pydoc_data.topics import topics
+
+    chosen = ("compound", "customization", "execmodel", "expressions", "import", "typesseq")
+    pages = [topics[name] for name in chosen if name in topics]
+    return {
+        "licence": Path("/usr/share/common-licenses/GPL-3").read_text(),
+        "source code": inspect.getsource(argparse),
+        "documentation": "\n".join(pages),
+    }
+
+
+def losses(
+    path: str, length: int, methods: tuple[str, ...] = _METHODS, sizes: tuple[int, ...] = _SIZES
+) -> None:
+    """Print one table for each text."""
+    import jax
+    import numpy as np
+    import torch  # pyright: ignore[reportMissingImports]  # an optional extra
+
+    import largeprompt as lp
+
+    model, tokenizer = lp.models.load_pretrained(path)
+    for name, text in texts().items():
+        ids = np.asarray(tokenizer(text, verbose=False)["input_ids"][: length + _AFTER])
+        if len(ids) < length + _AFTER:
+            raise SystemExit(f"the text {name!r} has only {len(ids)} tokens")
+        prompt, after = ids[:length], ids[length:]
+        with torch.no_grad():
+            logits = model(torch.as_tensor(ids)[None]).logits[0, length:-1]
+        own = -logits.log_softmax(-1).numpy()[np.arange(_AFTER - 1), after[1:]]
+        recording = lp.models.record(model, prompt, queries=_QUERIES, progress=False)
+        print(f"\n{name}, {length} tokens: loss {own.mean():.3f} with full attention\n")
+        print("| method | " + " | ".join(f"32 + {size}" for size in sizes) + " | seconds |")
+        print("|---" * (len(sizes) + 2) + "|", flush=True)
+        for method in methods:
+            cells, start = [], time.process_time()
+            for size in sizes:
+                cache = lp.models.compress_prompt(
+                    model,
+                    recording,
+                    tokens=_KEPT + size,
+                    method=method,
+                    key=jax.random.key(0),
+                    progress=False,
+                )
+                gap = lp.models.next_token_loss(model, cache, after)[0] - own
+                cells.append(f"{gap.mean():+.3f} ({np.abs(gap).mean():.2f})")
+            spent = (time.process_time() - start) / len(sizes)
+            print(f"| {method} | " + " | ".join(cells) + f" | {spent:.0f} |", flush=True)
+
+
+def gpu(lengths: tuple[int, ...] = (2**14, 2**16)) -> None:
+    """Print seconds for the attention of one new token, full and compressed, in one layer.
+
+    Grouped heads as in a model of 8 billion parameters: 32 query and 8 key-value heads of 128
+    coordinates, in bfloat16. The compressed prompt has 256 kept tokens and a Gaussian of rank 8, in
+    single precision. Both are replayed from CUDA graphs, which hides the host's delays.
+    """
+    import importlib.util
+
+    import torch  # pyright: ignore[reportMissingImports]  # an optional extra
+
+    # the file alone: the package needs JAX
+    file = Path(__file__).parents[1] / "src/largeprompt/models/compressed_rows.py"
+    spec = importlib.util.spec_from_file_location("compressed_rows", file)
+    assert spec is not None and spec.loader is not None
+    rows = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(rows)
+    torch.manual_seed(0)
+    heads, groups, dim, atoms, rank = 32, 8, 128, 256, 8
+    print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}\n")
+    print("| prompts | tokens | full, us | compressed, us | times faster | without graphs, us |")
+    print("|---" * 6 + "|")
+    sdpa = torch.nn.functional.scaled_dot_product_attention
+    for prompts in (1, 8, 32):
+        for length in lengths:
+            shape = (prompts, groups, length, dim)
+            if 4 * prompts * groups * length * dim > 60e9:
+                continue
+            q = torch.randn(prompts, heads, 1, dim, device="cuda", dtype=torch.bfloat16)
+            keys, values = (
+                torch.randn(shape, device="cuda", dtype=torch.bfloat16) for _ in range(2)
+            )
+            count = rank + 1 + atoms
+            small = rows.Rows(
+                torch.randn(prompts, groups, count, dim, device="cuda"),
+                torch.randn(prompts, groups, count, dim, device="cuda"),
+                torch.randn(prompts, groups, 1, count, device="cuda"),
+                rank,
+            )
+            new = torch.randn(2, prompts, groups, 1, dim, device="cuda", dtype=torch.bfloat16)
+
+            def full(q: Any = q, keys: Any = keys, values: Any = values) -> Any:
+                return sdpa(q, keys, values, enable_gqa=True)
+
+            def compressed(q: Any = q, small: Any = small, new: Any = new) -> Any:
+                return rows.attend_to_rows(q, small.appended(*new), None, dim**-0.5)
+
+            times = [_graphed(full), _graphed(compressed)]
+            plain = [_seconds(full), _seconds(compressed)]
+            print(
+                f"| {prompts} | {length:,} | {times[0] * 1e6:.1f} | {times[1] * 1e6:.1f} | "
+                f"{times[0] / times[1]:.1f} | {plain[0] * 1e6:.1f}, {plain[1] * 1e6:.1f} |",
+                flush=True,
+            )
+
+
+def _graphed(call: Callable[[], Any]) -> float:
+    import torch  # pyright: ignore[reportMissingImports]  # an optional extra
+
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        for _ in range(3):
+            call()
+    torch.cuda.current_stream().wait_stream(stream)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        for _ in range(20):
+            call()
+    return _seconds(graph.replay) / 20
+
+
+def _seconds(call: Callable[[], Any], repeats: int = 20, rounds: int = 15) -> float:
+    """Median time of a call that only queues work on the GPU."""
+    import torch  # pyright: ignore[reportMissingImports]  # an optional extra
+
+    found = []
+    for turn in range(rounds + 2):
+        torch.cuda.synchronize()
+        start = time.perf_counter()
+        for _ in range(repeats):
+            call()
+        torch.cuda.synchronize()
+        if turn > 1:
+            found.append((time.perf_counter() - start) / repeats)
+    return statistics.median(found)
+
+
+def main(arguments: list[str]) -> None:
+    """Run what the arguments name."""
+    chosen = {"methods": _METHODS, "sizes": _SIZES}
+    for option in [one for one in arguments if one.startswith("--")]:
+        name, _, value = option[2:].partition("=")
+        if name not in chosen:
+            raise SystemExit(f"unknown option {option}")
+        parts = value.split(",")
+        chosen[name] = tuple(map(int, parts)) if name == "sizes" else tuple(parts)
+    path, *rest = [one for one in arguments if not one.startswith("--")] or [""]
+    if path == "gpu":
+        return gpu()
+    if not path:
+        raise SystemExit(__doc__)
+    for length in map(int, rest or ["1000"]):
+        losses(path, length, **chosen)
+    return None
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
