@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 _SIZES = (16, 65, 130, 260)
-_KEPT, _AFTER, _QUERIES = 32, 64, 128
+_KEPT, _AFTER, _QUERIES = 32, 64, 64
 _METHODS = (
     "gaussian tail",
     "most attended",
@@ -53,7 +53,6 @@ def losses(
     """Print one table for each text."""
     import jax
     import numpy as np
-    import torch  # pyright: ignore[reportMissingImports]  # an optional extra
 
     import largeprompt as lp
 
@@ -63,10 +62,9 @@ def losses(
         if len(ids) < length + _AFTER:
             raise SystemExit(f"the text {name!r} has only {len(ids)} tokens")
         prompt, after = ids[:length], ids[length:]
-        with torch.no_grad():
-            logits = model(torch.as_tensor(ids)[None]).logits[0, length:-1]
-        own = -logits.log_softmax(-1).numpy()[np.arange(_AFTER - 1), after[1:]]
         recording = lp.models.record(model, prompt, queries=_QUERIES, progress=False)
+        whole = lp.models.compress_prompt(model, recording, atoms=length, progress=False)
+        own = lp.models.next_token_loss(model, whole, after)[0]
         print(f"\n{name}, {length} tokens: loss {own.mean():.3f} with full attention\n")
         print("| method | " + " | ".join(f"32 + {size}" for size in sizes) + " | seconds |")
         print("|---" * (len(sizes) + 2) + "|", flush=True)
@@ -101,7 +99,8 @@ def gpu(lengths: tuple[int, ...] = (2**14, 2**16)) -> None:
     # the file alone: the package needs JAX
     file = Path(__file__).parents[1] / "src/largeprompt/models/compressed_rows.py"
     spec = importlib.util.spec_from_file_location("compressed_rows", file)
-    assert spec is not None and spec.loader is not None
+    assert spec is not None
+    assert spec.loader is not None
     rows = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(rows)
     torch.manual_seed(0)

@@ -153,7 +153,8 @@ def _checked(transformers: Any, model: Any, recording: Recording, kept: int) -> 
                 "compress its heads with lp.compress",
             )
         )
-    windows = {getattr(module, "sliding_window", None) for module in model.modules()} - {None}
+    found = [getattr(module, "sliding_window", None) for module in model.modules()]
+    windows = [window for window in found if window is not None]
     if windows:
         raise ValueError(
             _checks.message(
@@ -194,7 +195,7 @@ def next_token_loss(model: Any, cache: Any, tokens: Any) -> np.ndarray:
     if ids.ndim != 2 or ids.shape[1] < 2 or ids.is_floating_point():
         raise ValueError(
             _checks.message(
-                "tokens must be ids of shape (tokens,) or (prompts, tokens), at least 2 of a prompt",
+                "tokens must be ids of shape (tokens,) or (prompts, tokens), at least 2 of each",
                 f"shape {tuple(ids.shape)}, {ids.dtype}",
                 "pass the tokens that follow the prompt",
             )
