@@ -9,19 +9,22 @@ law of the next token, in nats, and in brackets the loss minus that of full atte
 standard error; both over the tokens of all prompts (two from each text). `--methods=a,b`,
 `--sizes=16,65` and `--prompts=1` choose.
 
-`python benchmarks/compressed_decoder.py gpu` times one token on a GPU against full attention. It
-needs PyTorch alone: the attention of one layer on random keys and values.
+`python benchmarks/compressed_decoder.py gpu` times one token on a GPU against full attention: first
+the attention of one layer on random keys and values, which needs PyTorch alone, then a model of 8
+such layers with random weights, if transformers and largeprompt are installed.
 """
 
 import statistics
 import sys
 import time
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 _SIZES = (16, 65, 130, 260)
 _KEPT, _AFTER, _QUERIES = 32, 64, 64
+_HEADS, _GROUPS, _DIM, _ATOMS, _RANK, _LAYERS = 32, 8, 128, 256, 8, 8  # on a GPU
 _METHODS = (
     "gaussian tail",
     "most attended",
@@ -130,7 +133,7 @@ def gpu(lengths: tuple[int, ...] = (2**14, 2**16)) -> None:
     rows = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(rows)
     torch.manual_seed(0)
-    heads, groups, dim, atoms, rank = 32, 8, 128, 256, 8
+    heads, groups, dim, rank = _HEADS, _GROUPS, _DIM, _RANK
     print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}\n")
     print("| prompts | tokens | full, us | compressed, us | times faster | without graphs, us |")
     print("|---" * 6 + "|")
@@ -144,13 +147,7 @@ def gpu(lengths: tuple[int, ...] = (2**14, 2**16)) -> None:
             keys, values = (
                 torch.randn(shape, device="cuda", dtype=torch.bfloat16) for _ in range(2)
             )
-            count = rank + 1 + atoms
-            small = rows.Rows(
-                torch.randn(prompts, groups, count, dim, device="cuda"),
-                torch.randn(prompts, groups, count, dim, device="cuda"),
-                torch.randn(prompts, groups, 1, count, device="cuda"),
-                rank,
-            )
+            small = rows.Rows(*_random_rows(prompts), rank)
             new = torch.randn(2, prompts, groups, 1, dim, device="cuda", dtype=torch.bfloat16)
 
             def full(q: Any = q, keys: Any = keys, values: Any = values) -> Any:
@@ -169,6 +166,67 @@ def gpu(lengths: tuple[int, ...] = (2**14, 2**16)) -> None:
                 f"{times[0] / times[1]:.1f} | {plain[0] * 1e6:.1f}, {plain[1] * 1e6:.1f} |",
                 flush=True,
             )
+
+
+def _random_rows(prompts: int, device: str = "cuda") -> tuple[Any, Any, Any]:
+    """Keys, values and biases of compressed prompts."""
+    import torch  # pyright: ignore[reportMissingImports]  # an optional extra
+
+    count = _RANK + 1 + _ATOMS
+    shapes = [(count, _DIM), (count, _DIM), (1, count)]
+    keys, values, biases = (
+        torch.randn(prompts, _GROUPS, *shape, device=device) / _DIM**0.25 for shape in shapes
+    )
+    return keys, values, biases
+
+
+def gpu_model(
+    lengths: tuple[int, ...] = (2**14, 2**16), device: str = "cuda", width: int = 4096
+) -> None:
+    """Print milliseconds for one new token of a model of 8 layers as transformers runs it.
+
+    No CUDA graphs: delays of the host and the growing cache of full attention are in these times.
+    """
+    import torch  # pyright: ignore[reportMissingImports]  # an optional extra
+    import transformers  # pyright: ignore[reportMissingImports]  # an optional extra
+
+    import largeprompt as lp
+    from largeprompt.models.compressed_cache import compressed_cache
+    from largeprompt.models.compressed_rows import Rows
+
+    config = transformers.LlamaConfig(
+        vocab_size=32000,
+        hidden_size=width,
+        intermediate_size=7 * width // 2,
+        num_hidden_layers=_LAYERS,
+        num_attention_heads=_HEADS,
+        num_key_value_heads=_GROUPS,
+        head_dim=_DIM,
+        max_position_embeddings=2**17,
+    )
+    with torch.device(device):
+        model: Any = transformers.LlamaForCausalLM(config)
+    model = model.to(torch.bfloat16).eval()
+    print("\n| prompts | tokens | full, ms | compressed, ms | times faster |\n" + "|---" * 5 + "|")
+    for prompts in (1, 8):
+        for length in lengths:
+            token = torch.ones(prompts, 1, dtype=torch.long, device=device)
+            full = transformers.DynamicCache()
+            shape = (prompts, _GROUPS, length, _DIM)
+            for layer in range(_LAYERS):
+                keys, values = (
+                    torch.randn(shape, device=device, dtype=torch.bfloat16) for _ in range(2)
+                )
+                full.update(keys, values, layer)
+            layers = [Rows(*_random_rows(prompts, device), _RANK) for _ in range(_LAYERS)]
+            small = compressed_cache(layers, length, None)
+            with torch.no_grad():
+                before = _seconds(lambda c=full, t=token: model(t, past_key_values=c), 5, 7)
+                del full
+                with lp.models.compressed_attention(model):
+                    after = _seconds(lambda c=small, t=token: model(t, past_key_values=c), 5, 7)
+            cells = f"{before * 1e3:.2f} | {after * 1e3:.2f} | {before / after:.1f}"
+            print(f"| {prompts} | {length:,} | {cells} |", flush=True)
 
 
 def _graphed(call: Callable[[], Any]) -> float:
@@ -222,6 +280,8 @@ def main(arguments: list[str]) -> None:
         raise SystemExit(__doc__)
     if path == "gpu":
         gpu()
+        if find_spec("transformers") and find_spec("largeprompt"):
+            gpu_model()
         return
     for length in map(int, rest or ["1000"]):
         losses(path, length, **chosen)

@@ -82,8 +82,8 @@ def _attention(
                     "compress prompts of another model",
                 )
             )
-    scaling = query.shape[-1] ** -0.5 if scaling is None else float(scaling)
-    return attend_to_rows(query, layer.rows, attention_mask, scaling), None
+    scale = query.shape[-1] ** -0.5 if scaling is None else float(scaling)
+    return attend_to_rows(query, layer.rows, attention_mask, scale), None
 
 
 def compressed_cache(layers: list[Rows], length: int, errors: Any) -> Any:
