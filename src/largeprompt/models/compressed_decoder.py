@@ -1,0 +1,224 @@
+"""Decoders that read a compressed prompt: next-token loss and generation."""
+
+from typing import Any
+
+import numpy as np
+
+from .. import _checks
+from .._extras import require
+from .._progress import progress_bar
+from .._typing import KeyInput
+from ..attention import Head
+from ..compression import compress
+from ..measures import KeyValues
+from .compressed_cache import compressed_attention, compressed_cache
+from .compressed_rows import Rows
+from .recording import RecordedLayer, Recording
+
+_FIRST, _LAST = 4, 28  # tokens that are kept by default: sinks, and the latest ones
+
+
+def compress_prompt(
+    model: Any,
+    recording: Recording,
+    *,
+    tokens: int | None = None,
+    atoms: int | None = None,
+    rank: int | None = 8,
+    method: Any = "gaussian tail",
+    first: int = _FIRST,
+    last: int = _LAST,
+    key: KeyInput | None = None,
+    progress: bool = True,
+) -> Any:
+    """A cache of transformers whose prompts `lp.compress` made small, for a causal model.
+
+    Every key-value head of every layer is compressed for the recorded queries of all query heads
+    that share it. The cache goes to `next_token_loss`, or as `past_key_values` to the model within
+    `compressed_attention(model)`. Positions go on after the whole prompt, and tokens after it are
+    cached as they are. Several prompts of equal length make a batch.
+
+    **Arguments:**
+
+    - `recording`: `lp.models.record(model, prompt)`, whose last queries stand for later ones.
+    - `tokens`: size of the compressed prompt in tokens of equal bytes, for each key-value head; its
+      split between kept tokens and a Gaussian is that of the lowest held-out error. Or `atoms`, the
+      number of kept tokens, and `rank` of the Gaussian (None: no Gaussian).
+    - `method`: as in `lp.compress`.
+    - `first`, `last`: so many first and last tokens are always kept.
+    - `key`: for method="random".
+
+    **Returns:** the cache. `errors` (prompts, layers, key-value heads) are the mean errors on
+    held-out queries, `nbytes` is the size of its tensors. They are in single precision.
+
+    >>> import torch
+    >>> import largeprompt as lp
+    >>> from transformers import GPT2Config, GPT2LMHeadModel
+    >>> model = GPT2LMHeadModel(GPT2Config(vocab_size=50, n_embd=16, n_layer=2, n_head=4))
+    >>> prompt = [i % 50 for i in range(100)]
+    >>> recording = lp.models.record(model.eval(), prompt)
+    >>> cache = lp.models.compress_prompt(model, recording, tokens=40)
+    >>> cache.get_seq_length()
+    100
+    >>> lp.models.next_token_loss(model, cache, [7, 8, 9]).shape
+    (1, 2)
+    """
+    transformers = require("transformers", extra="models")
+    if (tokens is None) == (atoms is None):
+        raise ValueError(
+            _checks.message(
+                "compress_prompt needs either tokens or atoms",
+                f"tokens={tokens}, atoms={atoms}",
+                "pass tokens=n, or atoms=n and rank=r",
+            )
+        )
+    for name, count in (("tokens", tokens), ("atoms", atoms)):
+        if count is not None:
+            _checks.count(name, count)
+    length = _checked(transformers, model, recording, first + last)
+    keep = np.r_[0:first, length - last : length]
+    found, errors = [], []
+    steps = len(recording.prompts) * len(recording.layers)
+    with progress_bar("compressing prompts", steps, shown=progress and steps > 1) as advance:
+        for layers in zip(*recording.prompts, strict=True):
+            measures = []
+            for layer in layers:
+                measures.append(
+                    [
+                        _compressed(layer, group, tokens, atoms, rank, method, keep, key)
+                        for group in range(len(layer.keys))
+                    ]
+                )
+                advance()
+            errors.append([[float(one.error.mean) for one in groups] for groups in measures])
+            found.append(Rows.of(measures, model.device))
+    return compressed_cache(found, length, np.array(errors).swapaxes(0, 1))
+
+
+def _compressed(
+    layer: RecordedLayer,
+    group: int,
+    tokens: int | None,
+    atoms: int | None,
+    rank: int | None,
+    method: Any,
+    keep: np.ndarray,
+    key: KeyInput | None,
+) -> Any:
+    """One key-value head, for the queries of all heads that share it."""
+    keys, values = layer.keys[group], layer.values[group]
+    k, v = keys.shape[1], values.shape[1]
+    share = layer.heads // len(layer.keys)
+    queries = layer.queries[group * share : (group + 1) * share].reshape(-1, k)
+    if atoms is not None:
+        atoms = min(atoms, layer.n)
+        rank = None if atoms == layer.n else rank
+    return compress(
+        KeyValues(keys, values),
+        queries,
+        atoms=atoms,
+        rank=rank,
+        size=None if tokens is None else tokens * (k + v) * keys.itemsize,
+        keep=keep,
+        method=method,
+        head=Head.key_value(k, v, scale=layer.scaling),
+        key=key,
+    )
+
+
+def _checked(transformers: Any, model: Any, recording: Recording, kept: int) -> int:
+    """The length of the prompts."""
+    if not isinstance(model, transformers.PreTrainedModel):
+        raise ValueError(
+            _checks.message(
+                "model must be a model of the transformers library",
+                f"a {type(model).__name__}",
+                "load one with AutoModelForCausalLM.from_pretrained(path)",
+            )
+        )
+    layers = getattr(model.config, "num_hidden_layers", len(recording.layers))
+    if layers != len(recording.layers):
+        raise ValueError(
+            _checks.message(
+                f"recording must be of this model, with {layers} layers",
+                f"{len(recording.layers)} layers of {recording.model}",
+                "record(model, prompt) and compress_prompt(model, ...) with the same model",
+            )
+        )
+    if any(layer.positions is None for layer in recording.layers):
+        raise ValueError(
+            _checks.message(
+                "compress_prompt takes causal models",
+                f"{recording.model}, whose tokens see later ones",
+                "compress its heads with lp.compress",
+            )
+        )
+    found = [getattr(module, "sliding_window", None) for module in model.modules()]
+    windows = [window for window in found if window is not None]
+    if windows:
+        raise ValueError(
+            _checks.message(
+                "every layer must attend to the whole prompt",
+                f"{type(model).__name__} with a sliding window of {max(windows)} tokens",
+                "such layers need no compression; use a model without them",
+            )
+        )
+    lengths = sorted({prompt[0].n for prompt in recording.prompts})
+    if len(lengths) > 1:
+        raise ValueError(
+            _checks.message(
+                "prompts of a batch must have equal lengths",
+                f"{', '.join(map(str, lengths))} tokens",
+                "pass length= to record, or compress them one by one",
+            )
+        )
+    if kept > lengths[0]:
+        raise ValueError(
+            _checks.message(
+                "first + last must be at most the length of the prompt",
+                f"{kept} for a prompt of {lengths[0]} tokens",
+                "keep fewer tokens, or record a longer prompt",
+            )
+        )
+    return lengths[0]
+
+
+def next_token_loss(model: Any, cache: Any, tokens: Any) -> np.ndarray:
+    """Negative log probability of each token but the first, after a compressed prompt.
+
+    `tokens` are ids of shape (tokens,) or (prompts, tokens) that follow the prompts of the cache,
+    which stays as it is. Returns (prompts, tokens - 1): the loss of token i + 1 given the prompt
+    and tokens 0 to i.
+    """
+    torch = require("torch", extra="models")
+    ids = torch.atleast_2d(torch.as_tensor(np.asarray(tokens)))
+    if ids.ndim != 2 or ids.shape[1] < 2 or ids.is_floating_point():
+        raise ValueError(
+            _checks.message(
+                "tokens must be ids of shape (tokens,) or (prompts, tokens), at least 2 of each",
+                f"shape {tuple(ids.shape)}, {ids.dtype}",
+                "pass the tokens that follow the prompt",
+            )
+        )
+    if model.get_output_embeddings() is None:
+        raise ValueError(
+            _checks.message(
+                "next_token_loss needs a model with logits",
+                f"a {type(model).__name__}",
+                "load it with AutoModelForCausalLM",
+            )
+        )
+    ids = ids.long().to(model.device)
+    before = cache.get_seq_length()
+    training = [(module, module.training) for module in model.modules()]
+    try:
+        model.eval()
+        with torch.no_grad(), compressed_attention(model):
+            logits = model(ids, past_key_values=cache, use_cache=True).logits
+    finally:
+        for module, mode in training:
+            module.training = mode
+        for layer in cache.layers:
+            layer.crop(before - layer.get_seq_length())
+    logs = logits[:, :-1].float().log_softmax(-1)
+    return -logs.gather(-1, ids[:, 1:, None])[..., 0].cpu().numpy()

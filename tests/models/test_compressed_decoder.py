@@ -1,0 +1,254 @@
+"""Decoders with compressed prompts, against the models themselves and against `lp.attend`."""
+
+import jax
+import numpy as np
+import pytest
+
+import largeprompt as lp
+from largeprompt.models.compressed_rows import Rows, attend_to_rows
+
+torch = pytest.importorskip("torch")
+transformers = pytest.importorskip("transformers")
+
+LENGTH, AFTER = 60, 12
+
+
+def _model(family):
+    torch.manual_seed(0)
+    if family == "gpt2":
+        config = transformers.GPT2Config(
+            vocab_size=60, n_embd=32, n_layer=2, n_head=4, n_positions=128, initializer_range=0.3
+        )
+        return transformers.GPT2LMHeadModel(config).eval()
+    config = transformers.LlamaConfig(
+        vocab_size=60,
+        hidden_size=32,
+        intermediate_size=48,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=8,
+        max_position_embeddings=128,
+        initializer_range=0.3,
+    )
+    return transformers.LlamaForCausalLM(config).eval()
+
+
+@pytest.fixture(scope="module", params=["gpt2", "llama"])
+def decoder(request):
+    """A model, token ids of two prompts with what follows, and the recording of the prompts."""
+    model = _model(request.param)
+    ids = np.random.default_rng(0).integers(3, 60, size=(2, LENGTH + AFTER))
+    return model, ids, lp.models.record(model, ids[:, :LENGTH], queries=32, progress=False)
+
+
+@pytest.fixture(scope="module")
+def llama():
+    model = _model("llama")
+    ids = np.random.default_rng(1).integers(3, 60, size=LENGTH)
+    return model, ids, lp.models.record(model, ids, queries=32)
+
+
+def _own_losses(model, ids):
+    with torch.no_grad():
+        logits = model(torch.as_tensor(ids)).logits
+    logs = logits[:, LENGTH:-1].log_softmax(-1)
+    return -logs.gather(-1, torch.as_tensor(ids)[:, LENGTH + 1 :, None])[..., 0].numpy()
+
+
+def _mixed(rng, groups, weighted, rank, atoms=9, dim=8):
+    """Compressed measures of one prompt, with tails of different ranks, or none."""
+    found = []
+    for group in range(groups):
+        keys, values = (rng.normal(size=(80, dim)).astype(np.float32) for _ in range(2))
+        queries = rng.normal(size=(48, dim)).astype(np.float32) + 0.5
+        found.append(
+            lp.compress(
+                lp.KeyValues(keys, values + keys),
+                queries,
+                atoms=atoms - group,
+                rank=rank if group == 0 else None,
+                method="centroids" if weighted and group else "gaussian tail",
+                head=lp.Head.key_value(dim, dim, scale=0.4),
+            )
+        )
+    return found
+
+
+def test_attend_to_rows_is_attend_of_the_measure():
+    rng = np.random.default_rng(2)
+    prompts = [_mixed(rng, 2, True, 3), _mixed(rng, 2, False, 0, atoms=5)]
+    rows = Rows.of(prompts, "cpu")
+    new = rng.normal(size=(2, 2, 2, 3, 8)).astype(np.float32)  # keys and values of three tokens
+    rows = rows.appended(*map(torch.from_numpy, new))
+    queries = rng.normal(size=(2, 6, 2, 8)).astype(np.float32) + 0.5  # the last two tokens
+    found = attend_to_rows(torch.from_numpy(queries), rows, None, 0.4).numpy()
+    head = lp.Head.key_value(8, 8, scale=0.4)
+    for prompt, group, token in ((0, 0, 0), (0, 0, 1), (0, 1, 1), (1, 0, 1), (1, 1, 1)):
+        keys, values = new[:, prompt, group, : 2 + token]
+        measure = prompts[prompt][group].append(keys, values)
+        heads = slice(3 * group, 3 * group + 3)
+        wanted = lp.attend(head, measure, queries[prompt, heads, token])
+        np.testing.assert_allclose(found[prompt, token, heads], wanted, rtol=1e-5, atol=1e-5)
+
+
+def test_attend_to_rows_reads_masks():
+    rng = np.random.default_rng(3)
+    rows = Rows.of([_mixed(rng, 1, False, 2)], "cpu")
+    new = torch.from_numpy(rng.normal(size=(2, 1, 1, 3, 8)).astype(np.float32))
+    query = torch.from_numpy(rng.normal(size=(1, 2, 1, 8)).astype(np.float32))
+    seen = torch.tensor([[[[True, False, True]]]])
+    without = attend_to_rows(query, rows.appended(*new[..., [0, 2], :]), None, 0.4)
+    for mask in (seen, torch.zeros(seen.shape).masked_fill(~seen, -1e30)):
+        found = attend_to_rows(query, rows.appended(*new), mask, 0.4)
+        torch.testing.assert_close(found, without)
+
+
+def test_next_token_loss_is_the_models_own_if_all_tokens_are_kept(decoder):
+    model, ids, recording = decoder
+    before = model.config._attn_implementation
+    model.train()
+    cache = lp.models.compress_prompt(model, recording, atoms=LENGTH, progress=False)
+    found = lp.models.next_token_loss(model, cache, ids[:, LENGTH:])
+    assert all(module.training for module in model.modules())
+    assert model.config._attn_implementation == before
+    assert cache.get_seq_length() == LENGTH  # as before the call
+    np.testing.assert_allclose(found, _own_losses(model.eval(), ids), atol=2e-5)
+
+
+def test_next_token_loss_grows_as_prompts_shrink(decoder):
+    model, ids, recording = decoder
+    own = _own_losses(model, ids)
+    gaps = []
+    for tokens in (40, 50, 58):
+        cache = lp.models.compress_prompt(model, recording, tokens=tokens, progress=False)
+        assert cache.errors.shape == (2, 2, recording.layers[0].keys.shape[0])
+        gaps.append(np.abs(lp.models.next_token_loss(model, cache, ids[:, LENGTH:]) - own).mean())
+    assert gaps[0] > gaps[1] > gaps[2] > 1e-3
+
+
+def test_compress_prompt_of_a_batch_is_that_of_each_prompt(decoder):
+    model, ids, recording = decoder
+    together = lp.models.compress_prompt(model, recording, tokens=45, progress=False)
+    losses = lp.models.next_token_loss(model, together, ids[:, LENGTH:])
+    for row in range(2):
+        alone = lp.models.Recording(recording.model, recording.prompts[row : row + 1])
+        cache = lp.models.compress_prompt(model, alone, tokens=45, progress=False)
+        found = lp.models.next_token_loss(model, cache, ids[row, LENGTH:])
+        np.testing.assert_allclose(found[0], losses[row], atol=2e-5)
+
+
+@pytest.mark.parametrize("method", ["moments", "attention matching", "centroids", "random"])
+def test_compress_prompt_by_other_methods(llama, method):
+    model, ids, recording = llama
+    key = jax.random.key(0)
+    cache = lp.models.compress_prompt(
+        model, recording, tokens=45, method=method, key=key, progress=False
+    )
+    assert np.all(np.isfinite(lp.models.next_token_loss(model, cache, ids[:9])))
+    layers, groups = 2, 2
+    assert cache.nbytes < layers * groups * LENGTH * (8 + 8) * 4  # of the whole prompt
+
+
+def test_compress_prompt_generates_like_the_model_if_all_tokens_are_kept(decoder):
+    model, ids, recording = decoder
+    inputs = torch.as_tensor(ids[:, : LENGTH + 1])  # at least one token after the prompt
+    arguments = {"max_new_tokens": 5, "do_sample": False, "pad_token_id": 0}
+    arguments["attention_mask"] = torch.ones_like(inputs)
+    wanted = model.generate(inputs, **arguments)
+    cache = lp.models.compress_prompt(model, recording, atoms=LENGTH, progress=False)
+    with lp.models.compressed_attention(model):
+        found = model.generate(inputs, past_key_values=cache, **arguments)
+    assert torch.equal(found, wanted)
+    assert cache.get_seq_length() == LENGTH + 5  # the last token has not been read
+    cache.reset()
+    assert cache.get_seq_length() == LENGTH
+    cache.batch_repeat_interleave(3)
+    with lp.models.compressed_attention(model):
+        beams = model.generate(inputs, past_key_values=cache, num_beams=3, **arguments)
+    assert torch.equal(beams, model.generate(inputs, num_beams=3, **arguments))
+
+
+def test_compress_prompt_continues_positions_token_by_token(decoder):
+    model, ids, recording = decoder
+    cache = lp.models.compress_prompt(model, recording, tokens=45, progress=False)
+    after = torch.as_tensor(ids[:, LENGTH:])
+    with torch.no_grad(), lp.models.compressed_attention(model):
+        at_once = model(after, past_key_values=cache).logits
+        cache.crop(-AFTER)
+        steps = []
+        for token in range(AFTER):
+            assert cache.get_mask_sizes(1, 0) == (token + 1, LENGTH)
+            steps.append(model(after[:, token : token + 1], past_key_values=cache).logits)
+    torch.testing.assert_close(torch.cat(steps, dim=1), at_once, rtol=1e-4, atol=1e-4)
+
+
+def test_compress_prompt_in_half_precision(llama):
+    _, ids, _ = llama
+    model = _model("llama").bfloat16()
+    recording = lp.models.record(model, ids, queries=32)
+    cache = lp.models.compress_prompt(model, recording, atoms=LENGTH, progress=False)
+    found = lp.models.next_token_loss(model, cache, ids[:AFTER])
+    with torch.no_grad():
+        logits = model(torch.as_tensor(np.append(ids, ids[:AFTER]))[None]).logits.float()
+    logs = logits[0, LENGTH:-1].log_softmax(-1).numpy()
+    wanted = -logs[np.arange(AFTER - 1), ids[1:AFTER]]
+    np.testing.assert_allclose(found[0], wanted, atol=0.2)  # rounding of bfloat16 alone
+
+
+def test_compressed_attention_restores_the_model_after_an_error(llama):
+    model, *_ = llama
+    model.set_attn_implementation("eager")
+    with pytest.raises(RuntimeError, match="here"), lp.models.compressed_attention(model):
+        raise RuntimeError("here")
+    assert model.config._attn_implementation == "eager"
+    model.set_attn_implementation("sdpa")
+
+
+def test_compressed_attention_needs_the_cache_and_the_cache_needs_it(llama):
+    model, ids, recording = llama
+    cache = lp.models.compress_prompt(model, recording, tokens=45, progress=False)
+    row = torch.as_tensor(ids[:3])[None]
+    with pytest.raises(ValueError, match="needs attention that knows it"):
+        model(row, past_key_values=cache)
+    with lp.models.compressed_attention(model):
+        with pytest.raises(ValueError, match="needs a cache of compress_prompt"):
+            model(row)
+        with pytest.raises(ValueError, match="one row of tokens for every compressed prompt"):
+            model(row.repeat(2, 1), past_key_values=cache)
+        model.train()
+        model.model.layers[0].self_attn.attention_dropout = 0.5
+        with pytest.raises(ValueError, match="no dropout"):
+            model(row, past_key_values=cache)
+        model.model.layers[0].self_attn.attention_dropout = 0.0
+        model.eval()
+    with pytest.raises(ValueError, match="only tokens after a compressed prompt"):
+        cache.crop(-LENGTH)
+
+
+def test_compress_prompt_and_next_token_loss_say_what_is_wrong(llama):
+    model, ids, recording = llama
+    compress, loss = lp.models.compress_prompt, lp.models.next_token_loss
+    with pytest.raises(ValueError, match="either tokens or atoms"):
+        compress(model, recording)
+    with pytest.raises(ValueError, match="first \\+ last must be at most"):
+        compress(model, recording, tokens=45, first=40, last=40)
+    with pytest.raises(ValueError, match="size must be at least"):
+        compress(model, recording, tokens=20, progress=False)
+    with pytest.raises(ValueError, match="a model of the transformers library"):
+        compress(torch.nn.Linear(2, 2), recording, tokens=45)
+    half = lp.models.Recording("half", (recording.layers[:1],))
+    with pytest.raises(ValueError, match="recording must be of this model"):
+        compress(model, half, tokens=45)
+    uneven = lp.models.record(model, [ids, ids[:50]], queries=32, progress=False)
+    with pytest.raises(ValueError, match="equal lengths"):
+        compress(model, uneven, tokens=45)
+    model.model.layers[0].self_attn.sliding_window = 16
+    with pytest.raises(ValueError, match="sliding window of 16"):
+        compress(model, recording, tokens=45)
+    del model.model.layers[0].self_attn.sliding_window
+    cache = compress(model, recording, tokens=45, progress=False)
+    with pytest.raises(ValueError, match="at least 2 of each"):
+        loss(model, cache, [3])
+    with pytest.raises(ValueError, match="needs a model with logits"):
+        loss(model.model, cache, [3, 4])
