@@ -8,7 +8,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from benchmarks import compression, page
+from benchmarks import compressed_prompts as compression
+from benchmarks import page
 from benchmarks.first_calls import COMPILES_NOTHING, GOALS
 from benchmarks.fresh_process import CASES, YARDSTICK, Stages, covered
 from benchmarks.rows import FirstCall

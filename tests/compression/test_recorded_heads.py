@@ -4,7 +4,7 @@ from typing import get_args
 
 import numpy as np
 import pytest
-from benchmarks import compression
+from benchmarks import compressed_prompts as compression
 from benchmarks.record_heads import DATA
 
 from largeprompt.compression.compress import Choose
