@@ -4,7 +4,7 @@ Needs the extra `models` and weights in `$LARGEPROMPT_MODELS`: `smollm2/`, with 
 SmolLM2-135M-Instruct; `minilm/`, all-MiniLM-L6-v2; `tabpfn/`, the checkpoint of TabPFN v1. Models
 that are not there are left out. The texts ship with Debian and with Python.
 
-FOLDER gets whole recordings, which `python -m benchmarks.compressed_prompts FOLDER` reads. `--small`
+FOLDER gets whole recordings for `python -m benchmarks.compressed_prompts FOLDER`. `--small`
 writes a few heads of each to benchmarks/data for tests, 4 MB in all. All are in half precision.
 """
 
