@@ -314,7 +314,7 @@ def _controls(data: xr.Dataset) -> list[Check]:
 
 STUDY = Study(
     name="real-transformers",
-    title="A trained in-context learner is affine in the query after tilting, a decoder's tail is",
+    title="Trained heads: affine in an in-context learner, few tokens and a Gaussian in a decoder",
     source="own result: recorded heads of three trained models",
     weights=tuple(MODELS),
     statement="After its first layer the heads of TabPFN, an in-context learner, are affine maps "
