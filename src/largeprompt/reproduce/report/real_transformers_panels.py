@@ -22,15 +22,19 @@ def real_transformers_panels(data: xr.Dataset) -> list[Panel]:
 
 def _residuals(data: xr.Dataset, name: str, title: str) -> Panel:
     """Medians over heads: geometric means over prompts, and single prompts dotted."""
-    medians = np.log(data[f"{name}_residual"].median(f"{name}_head"))
+    medians = data[f"{name}_residual"].median(f"{name}_head")
     layers, series = data[f"{name}_layer"].values, []
     for i, (at, text) in enumerate(_MAPS.items()):
-        middle = np.exp(medians.sel(map=at).mean(f"{name}_prompt").values)
+        middle = _geometric_mean(medians.sel(map=at), f"{name}_prompt")
         series.append(Series(text, layers, middle, i))
         for prompt in data[f"{name}_prompt"].values:
-            one = np.exp(medians.sel({"map": at, f"{name}_prompt": prompt}).values)
+            one = medians.sel({"map": at, f"{name}_prompt": prompt}).values
             series.append(Series(f"{text}, {prompt}", layers, one, i, "dotted", in_legend=False))
     return Panel(series, "layer", "residual, median over heads", log_x=False, title=title)
+
+
+def _geometric_mean(values: xr.DataArray, dim: str) -> np.ndarray:
+    return np.exp(np.log(values.values).mean(axis=values.dims.index(dim)))
 
 
 def _small_measures(data: xr.Dataset) -> Panel:
@@ -38,7 +42,7 @@ def _small_measures(data: xr.Dataset) -> Panel:
     sizes, series = data["size"].values.astype(float), []
     for i, (method, text) in enumerate(_METHODS.items()):
         here = errors.sel(method=method)
-        middle = np.exp(np.log(here).mean("smollm2_prompt")).values
+        middle = _geometric_mean(here, "smollm2_prompt")
         series.append(Series(text, sizes, middle, i))
         for prompt in data["smollm2_prompt"].values:
             one = here.sel(smollm2_prompt=prompt).values

@@ -104,12 +104,9 @@ def small_measures(recorded: RecordedHead, sizes: Sequence[Sequence[int]]) -> Nu
     """
     errors, excess = [], []
     for size, atoms, rank in sizes:
-        tail, kept = (
-            compress(recorded.prompt, recorded.queries, head=recorded.head, method=method, **how)
-            for method, how in zip(
-                METHODS, ({"atoms": atoms, "rank": rank}, {"atoms": size}), strict=True
-            )
-        )
+        head, prompt, queries = recorded
+        tail = compress(prompt, queries, head=head, atoms=atoms, rank=rank)
+        kept = compress(prompt, queries, head=head, atoms=size, method="most attended")
         errors.append([float(one.error.mean) for one in (tail, kept) if one.error is not None])
         excess.append(tail.nbytes / kept.nbytes - 1)
     return {"compression_error": errors, "excess_bytes": max(excess)}

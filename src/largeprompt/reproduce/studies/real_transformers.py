@@ -12,7 +12,7 @@ import jax
 import numpy as np
 import xarray as xr
 from jaxtyping import Array, Key
-from scipy.stats import spearmanr, t
+from scipy.stats import rankdata, t
 
 from ..._extras import require
 from ...models import RecordedHead, Recording, TabPFN, load_pretrained, record, weights_path
@@ -177,10 +177,9 @@ def _high(medians: xr.DataArray) -> float:
 
 def _rank_correlation(data: xr.Dataset, name: str) -> float:
     """Smallest over prompts, of the best map's residual and the centred deviation of scores."""
-    pairs = zip(
-        data[f"{name}_residual"].sel(map="best"), data[f"{name}_centred_deviation"], strict=True
-    )
-    return min(float(spearmanr(a.values.ravel(), b.values.ravel()).statistic) for a, b in pairs)
+    both = data[f"{name}_residual"].sel(map="best"), data[f"{name}_centred_deviation"]
+    ranks = [rankdata(one.values.reshape(len(one), -1), axis=1) for one in both]
+    return min(float(np.corrcoef(a, b)[0, 1]) for a, b in zip(*ranks, strict=True))
 
 
 def examine(data: xr.Dataset) -> list[Check]:
