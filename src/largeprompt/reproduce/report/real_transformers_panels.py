@@ -11,7 +11,7 @@ _MODELS = {
     "minilm": "MiniLM, encoder",
 }
 _MAPS = {"best": "best affine map", "mean query": "Lemma 2.1, tilted", "origin": "Lemma 2.1"}
-_METHODS = {"gaussian tail": "kept tokens and Gaussian tail", "most attended": "most attended"}
+_MEASURES = {"gaussian tail": "kept tokens and Gaussian tail", "most attended": "most attended"}
 
 
 def real_transformers_panels(data: xr.Dataset) -> list[Panel]:
@@ -40,8 +40,8 @@ def _geometric_mean(values: xr.DataArray, dim: str) -> np.ndarray:
 def _small_measures(data: xr.Dataset) -> Panel:
     errors = data["smollm2_compression_error"].median(("smollm2_layer", "smollm2_head"))
     sizes, series = data["size"].values.astype(float), []
-    for i, (method, text) in enumerate(_METHODS.items()):
-        here = errors.sel(method=method)
+    for i, (kind, text) in enumerate(_MEASURES.items()):
+        here = errors.sel(measure=kind)
         middle = _geometric_mean(here, "smollm2_prompt")
         series.append(Series(text, sizes, middle, i))
         for prompt in data["smollm2_prompt"].values:

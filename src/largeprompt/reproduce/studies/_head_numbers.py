@@ -15,7 +15,7 @@ from ...models import RecordedHead, RecordedLayer
 from ...prompts import output_error
 
 MAPS = ("best", "mean query", "origin")
-METHODS = ("gaussian tail", "most attended")
+MEASURES = ("gaussian tail", "most attended")
 _FEW = 64  # queries at which sampled Gaussian tokens are compared with their exact error
 _DRAWS = 2  # prompts of Gaussian tokens
 
