@@ -1,6 +1,7 @@
 """The study of real transformers: its verdict on a stored result, its parts on made-up heads."""
 
 import itertools
+import re
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -90,6 +91,37 @@ def test_panels_of_the_stored_result(stored):
     np.testing.assert_allclose(best.y, np.exp(by_hand))
     assert all(panel.shown(series).all() for panel in panels for series in panel.series)
     assert isinstance(panels[0], Panel)
+
+
+def _shown(number):
+    return f"{number:.2g}"
+
+
+def test_document_has_the_numbers_of_the_stored_result(stored):
+    interval, over_heads = real_transformers.interval, real_transformers.over_heads
+    later, first = (stored.isel(tabpfn_layer=part) for part in (slice(1, None), slice(0, 1)))
+    tilted, literal = (
+        over_heads(later.tabpfn_residual.sel(map=at), "tabpfn") for at in ("mean query", "origin")
+    )
+    error = over_heads(stored.smollm2_compression_error, "smollm2")
+    ratio = error.isel(measure=0) / error.isel(measure=1)
+    rows = [
+        over_heads(later.tabpfn_residual.sel(map="best"), "tabpfn"),
+        tilted,
+        literal / tilted,
+        over_heads(later.tabpfn_paired_deviation, "tabpfn"),
+        over_heads(first.tabpfn_residual.sel(map="best"), "tabpfn"),
+        over_heads(stored.smollm2_residual.sel(map="best"), "smollm2"),
+        over_heads(stored.smollm2_effective_share, "smollm2"),
+        error.sel(size=65, measure="gaussian tail"),
+        ratio.sel(size=65),
+        ratio.sel(size=16),
+        over_heads(stored.minilm_residual.sel(map="best"), "minilm"),
+        over_heads(stored.minilm_residual.sel(map="mean query"), "minilm"),
+    ]
+    page = (Path(__file__).parents[2] / "docs" / "real_transformers.md").read_text()
+    found = re.findall(r"^\|[^|]+\| ([\d.]+) \| ([\d.]+) to ([\d.]+) \|", page, re.MULTILINE)
+    assert found == [tuple(map(_shown, interval(row))) for row in rows]
 
 
 def test_interval_is_that_of_student():
@@ -195,14 +227,14 @@ def made_up(monkeypatch):
     """Models whose heads see Gaussian tokens, in place of the real ones."""
     rng = np.random.default_rng(0)
 
-    def recording(*given, **options):
-        return Recording("made up", (tuple(_layer(rng) for _ in range(3)),))
+    def recording(error=1e-7):
+        return Recording("made up", (tuple(_layer(rng, error=error) for _ in range(3)),))
 
-    learner = SimpleNamespace(record=recording, layers=(None,) * 3)
+    learner = SimpleNamespace(record=lambda *given: recording(None), layers=(None,) * 3)
     monkeypatch.setattr(real_transformers, "weights_path", Path)
     monkeypatch.setattr(real_transformers, "TabPFN", SimpleNamespace(load=lambda path: learner))
     monkeypatch.setattr(real_transformers, "load_pretrained", lambda path: (path, None))
-    monkeypatch.setattr(real_transformers, "record", recording)
+    monkeypatch.setattr(real_transformers, "record", lambda *given, **how: recording())
     monkeypatch.setattr(real_transformers, "_random_weights", lambda model, seed: model)
 
 
