@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from largeprompt.reproduce.studies import STUDIES
+from largeprompt.reproduce.studies import every_study
 
 from .site_builder import generated_pages
 
@@ -33,12 +33,12 @@ def test_theory_map_names_existing_files_and_studies():
             names = re.findall(r"`([^`]+)`", cell)
             assert names or re.match(r"none: \w+", cell), cell
             for name in names:
-                assert (folder / name).is_file() if folder else name in STUDIES, name
+                assert (folder / name).is_file() if folder else name in every_study(), name
 
 
 def test_every_study_is_on_the_theory_map():
     named = {name for row in _rows() for name in re.findall(r"`([^`]+)`", row[-1])}
-    assert named == set(STUDIES)
+    assert named == set(every_study())
 
 
 def test_files_named_in_the_documents_exist():

@@ -428,6 +428,15 @@ def test_write_report_says_how_many_statements_hold(calls, tmp_path):
     assert '<details class="study" id="first">' in text
 
 
+def test_write_report_says_how_to_run_studies_that_need_weights(calls, tmp_path):
+    assert _run("reproduce", "--out", str(tmp_path)).exit_code == 0
+    text = (tmp_path / "index.html").read_text()
+    assert "All 3 statements hold" in text
+    for study in studies.OPTIONAL_STUDIES.values():
+        assert f"largeprompt models fetch {' '.join(study.weights)}" in text
+        assert f"largeprompt reproduce --study {study.name}" in text
+
+
 def test_progress_bar_of_reproduce_is_the_only_one(calls, tmp_path, monkeypatch):
     """A study that shows its own progress, as descent does, does not draw over it."""
 

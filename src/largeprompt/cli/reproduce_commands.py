@@ -49,6 +49,8 @@ def reproduce(
 ) -> None:
     """Test every statement of the paper and write data, figures and a report.
 
+    Studies that need weights of models run if --study names them.
+
     Exit status 1 if a statement does not hold, or a study has no result. Ctrl-C and SIGTERM end
     it with status 130 and 143, and --resume continues.
 
@@ -61,10 +63,12 @@ def reproduce(
         compile_quickly()
     use_float64()
     from ..reproduce import folder
-    from ..reproduce.studies import STUDIES, find_study
+    from ..reproduce.studies import STUDIES, check_weights, find_study
 
     scale = "full" if full else "quick"
     names = [find_study(name).name for name in study or STUDIES]
+    if not resume:  # otherwise the results may be there already
+        check_weights(names)
     sweep, notes = folder.open_folder(out, scale, seed, names, resume)
     for note in notes:
         typer.echo(note, err=True)
@@ -163,12 +167,20 @@ def studies(as_json: AsJson = False, as_csv: AsCsv = False) -> None:
     Example: largeprompt studies
     """
     check_form(as_json, as_csv)
-    from ..reproduce.studies import STUDIES
+    from ..reproduce.studies import every_study, fetching
 
     answer = Answer()
+    found = every_study().values()
     for name in ("name", "source", "title"):
         heading = "study" if name == "name" else name
-        answer.column(heading, heading, [getattr(study, name) for study in STUDIES.values()])
+        answer.column(heading, heading, [getattr(study, name) for study in found])
+    for study in found:
+        if study.weights:
+            answer.note(
+                f"{study.name} is not part of the default run, since it needs weights: run "
+                f"`{fetching(study)}` first.",
+                **{study.name: {"needs_weights": list(study.weights)}},
+            )
     answer.print(as_json=as_json, as_csv=as_csv)
 
 

@@ -184,7 +184,7 @@ def load_all(folder: Path) -> Stored:
     """Results of the studies the folder was made for, in the paper's order."""
     manifest = read_manifest(folder)
     records, lost = {}, {}
-    order = {name: place for place, name in enumerate(studies.STUDIES)}
+    order = {name: place for place, name in enumerate(studies.every_study())}
     for name in sorted(manifest.studies, key=lambda name: order.get(name, len(order))):
         try:
             record = load(folder, manifest.studies[name])

@@ -36,6 +36,9 @@ CAPTIONS = {
     "prompts. All fall as the prompt grows.",
     "theorem-5.1": "First: prompt length from which the flow ends within ε of the Bayes risk. "
     "Second: the read-out b along gradient flows, marked where they reach the minimisers' valley.",
+    "real-transformers": "First three: residuals of three affine maps by layer, medians over "
+    "heads; 1 is the best constant. Last: error of small measures in place of the decoder's "
+    "prompt. Dotted lines are single tasks and texts.",
     "section-6": "First three panels: final risks of softmax and linear attention merge as the "
     "prompt grows. Last three: share of runs that end in the block form, the landscape of the risk "
     "with paths of descent, and the initialisations by where they end.",

@@ -54,11 +54,16 @@ def write_report(folder: Path, stored: Stored) -> Path:
                 ]
             ),
             count=len(found) + len(stored.lost),
-            complete=not stored.lost and set(found) == set(studies.STUDIES),
+            complete=not stored.lost and set(found) >= set(studies.STUDIES),
             lost=[_lost(name, why) for name, why in stored.lost.items()],
             left_out=[
                 study
                 for name, study in studies.STUDIES.items()
+                if name not in stored.manifest.studies
+            ],
+            optional=[
+                {"study": study, "fetching": studies.fetching(study)}
+                for name, study in studies.OPTIONAL_STUDIES.items()
                 if name not in stored.manifest.studies
             ],
             scale=stored.manifest.scale,
@@ -101,7 +106,7 @@ def _lead(panels: Mapping[str, Sequence[Panel]]) -> dict[str, Any] | None:
     if not names:
         return None
     figure = _figure(names[0], panels[names[0]][:1])
-    return {"name": names[0], "study": studies.STUDIES[names[0]], "figure": figure}
+    return {"name": names[0], "study": studies.find_study(names[0]), "figure": figure}
 
 
 def _groups(sections: Sequence[dict[str, Any]]) -> list[tuple[str, list[dict[str, Any]]]]:
@@ -115,7 +120,7 @@ def _groups(sections: Sequence[dict[str, Any]]) -> list[tuple[str, list[dict[str
 
 def _lost(name: str, why: str) -> dict[str, str]:
     """Entry of a study that was asked for and has no result."""
-    study = studies.STUDIES.get(name)
+    study = studies.every_study().get(name)
     source, title = (study.source, study.title) if study else ("", "")
     return {"name": name, "source": source, "title": title, "why": why}
 
@@ -124,7 +129,7 @@ def _section(
     name: str, record: xr.Dataset, findings: Findings, panels: Sequence[Panel]
 ) -> dict[str, Any]:
     """Entry of a study with a result."""
-    study, attrs = studies.STUDIES[name], record.attrs
+    study, attrs = studies.find_study(name), record.attrs
     return {
         "study": study,
         "anchor": anchor(name),

@@ -9,6 +9,7 @@ from ...concentration import sharp_exponent
 from .captions import CAPTIONS
 from .figures import ERROR_LABELS, growing_prompt_panel, limits_panel
 from .panels import LENGTH, Panel, Series, Style, default_panels
+from .real_transformers_panels import real_transformers_panels
 from .section_6_panels import section_6_panels
 from .training_figures import readout_panel, risk_panels
 
@@ -334,5 +335,6 @@ PANELS: dict[str, Callable[[xr.Dataset], list[Panel]]] = {
     "many-heads": _many_heads,
     "theorem-4.3": _theorem_4_3,
     "theorem-5.1": _theorem_5_1,
+    "real-transformers": real_transformers_panels,
     "section-6": section_6_panels,
 }

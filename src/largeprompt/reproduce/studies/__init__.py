@@ -4,10 +4,12 @@ how to write one.
 
 import ast
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 
 from ..._message import message
 from ..._provenance import code_version
+from ...models import weights_path
 from . import (
     almost_sure_convergence,
     assumption_3_3,
@@ -22,6 +24,7 @@ from . import (
     one_prompt,
     proposition_3_1,
     proposition_3_4,
+    real_transformers,
     section_6,
     softmax_operator,
     softmax_regimes,
@@ -60,18 +63,56 @@ STUDIES: dict[str, Study] = {
     )
 }
 
+# studies that need weights of models: they run if they are named, and not by default
+OPTIONAL_STUDIES: dict[str, Study] = {
+    module.STUDY.name: module.STUDY for module in (real_transformers,)
+}
+
+
+def every_study() -> dict[str, Study]:
+    """All studies by name, optional ones last."""
+    return {**STUDIES, **OPTIONAL_STUDIES}
+
 
 def find_study(name: str) -> Study:
     """Return the study called `name`."""
-    if name not in STUDIES:
+    found = every_study()
+    if name not in found:
         raise ValueError(
             message(
-                f"a study must be one of {', '.join(STUDIES)}",
+                f"a study must be one of {', '.join(found)}",
                 repr(name),
                 "`largeprompt studies` lists them",
             )
         )
-    return STUDIES[name]
+    return found[name]
+
+
+def check_weights(names: Iterable[str]) -> None:
+    """Raise unless all weights that these studies need were fetched."""
+    for study in map(find_study, names):
+        missing = [name for name in study.weights if not _fetched(name)]
+        if missing:
+            raise ValueError(
+                message(
+                    f"the study {study.name} needs weights of models",
+                    f"none of {', '.join(missing)}",
+                    f"run `{fetching(study)}`",
+                )
+            )
+
+
+def fetching(study: Study) -> str:
+    """The command that fetches what a study needs."""
+    return f"largeprompt models fetch {' '.join(study.weights)}"
+
+
+def _fetched(name: str) -> bool:
+    try:
+        weights_path(name)
+    except FileNotFoundError:
+        return False
+    return True
 
 
 def study_version(name: str) -> str:

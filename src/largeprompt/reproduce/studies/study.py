@@ -23,7 +23,8 @@
         context={"time": "drawn in the figure"},  # variables that no check uses, and why
     )
 
-and add it to `STUDIES` in `__init__.py`. Variables over a coordinate "length" are drawn without
+and add it to `STUDIES` in `__init__.py`, or to `OPTIONAL_STUDIES` if it needs fetched `weights` of
+models: such studies run if they are named. Variables over a coordinate "length" are drawn without
 further work (see `default_panels`); for another figure, add a function of the dataset to
 `report/study_panels.py`.
 
@@ -186,6 +187,7 @@ class Study:
     judge: Callable[[Sequence[Check]], Verdict] = judge
     unknown: str = ""
     of_paper: bool = False
+    weights: Sequence[str] = ()
 
     def config(self, scale: str) -> Config:
         """Configuration of a scale, "quick" or "full"."""
