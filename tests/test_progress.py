@@ -45,8 +45,8 @@ def test_progress_bar_inside_another_is_not_drawn(monkeypatch):
 
 def test_progress_bar_after_an_error_is_drawn_again(monkeypatch):
     terminal = on_a_terminal(monkeypatch)
-    with pytest.raises(RuntimeError), progress_bar("outer", 2):
-        raise RuntimeError
+    with pytest.raises(RuntimeError, match="stopped halfway"), progress_bar("outer", 2):
+        raise RuntimeError("stopped halfway")
     with progress_bar("next", 1):
         pass
     assert "next" in terminal.getvalue()

@@ -187,7 +187,7 @@ def test_read_checkpoint_rejects_other_archives(tmp_path):
         read_checkpoint(path)
     with pytest.raises(ValueError, match="not little-endian"):
         read_checkpoint(_zipped(path, pickle.dumps({}, 2), byteorder=b"big"))
-    with pytest.raises(FileNotFoundError):
+    with pytest.raises(FileNotFoundError, match=r"none\.pt"):
         read_checkpoint(tmp_path / "none.pt")
 
 

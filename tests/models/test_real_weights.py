@@ -7,6 +7,7 @@ import re
 import numpy as np
 import pytest
 import torch
+from _pytest.outcomes import Failed, Skipped
 
 from largeprompt.models import TabPFN, linearise_learner, read_checkpoint, weights_path
 
@@ -88,11 +89,11 @@ def test_code_of_the_document_prints_what_it_shows(model):
 
 def test_fetched_weights_are_skipped_or_required(monkeypatch, tmp_path):
     monkeypatch.setenv("LARGEPROMPT_MODELS", str(tmp_path))
-    with pytest.raises(FileNotFoundError):
+    with pytest.raises(FileNotFoundError, match="largeprompt models fetch"):
         weights_path("tabpfn")
     monkeypatch.delenv(REQUIRED, raising=False)
-    with pytest.raises(pytest.skip.Exception, match="largeprompt models fetch"):
+    with pytest.raises(Skipped, match="largeprompt models fetch"):
         fetched("tabpfn")
     monkeypatch.setenv(REQUIRED, "1")
-    with pytest.raises(pytest.fail.Exception, match="largeprompt models fetch"):
+    with pytest.raises(Failed, match="largeprompt models fetch"):
         fetched("tabpfn")
