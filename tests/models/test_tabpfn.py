@@ -140,5 +140,5 @@ def test_tabpfn_load_names_what_is_missing(loaded, tmp_path):
     with pytest.raises(ValueError, match="received NaN"):
         TabPFN.load(save(tmp_path / "nan.cpkt", bad))
     torch.save({"weights": weight}, tmp_path / "other.cpkt")
-    with pytest.raises(ValueError, match="checkpoint must be .state_dict, optimiser, settings"):
+    with pytest.raises(ValueError, match=r"checkpoint must be .state_dict, optimiser, settings"):
         TabPFN.load(tmp_path / "other.cpkt")
