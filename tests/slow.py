@@ -1,4 +1,6 @@
-"""Which tests are slow: those that start processes or a browser, train, minimise, or run studies.
+"""Which tests are slow: those that compile, sample, train, minimise, start processes, run studies.
+
+What is left evaluates known numbers, rejects bad input, and reads files: the inner loop.
 
 They are recognised by the names they use, directly or through functions, fixtures and tables of
 their file, so that no mark can be forgotten. Other slow tests, such as long simulations, are marked
@@ -19,6 +21,13 @@ SLOW_NAMES = frozenset(
         *("compare", "transfer_curve"),
         # minimisation
         *("minimiser", "risk_curves", "prompt_length_for_risk"),
+        # compilation of programs: their time, not that of the numbers, is what the test takes
+        *("jit", "filter_jit", "vmap", "grad", "hessian", "jacfwd", "jacrev", "value_and_grad"),
+        # sampling and simulation
+        *("MonteCarlo", "QuasiMonteCarlo", "sample_outputs", "sample_gradients", "simulation"),
+        *("sample", "brute_force"),
+        # other frameworks, which take seconds to import
+        *("torch", "transformers"),
         # studies at quick scale
         *("reproduced", "section_6"),
     }

@@ -1,5 +1,8 @@
 """The rule that decides which tests `make test-fast` leaves out."""
 
+import equinox as eqx
+import jax
+
 import largeprompt as lp
 
 from .slow import SLOW_NAMES, slow_definitions
@@ -35,8 +38,10 @@ def test_slow_definitions_follows_helpers_fixtures_and_tables():
 def test_slow_names_of_the_library_exist():
     """A function that is renamed must be renamed in the rule."""
     of_tests = {"subprocess", "driving", "processes", "browser", "reproduced", "section_6"}
+    of_tests |= {"simulation", "brute_force", "torch", "transformers"}
+    places = (lp, lp.LinearRegression, lp.Gaussian, jax, eqx)
     for name in SLOW_NAMES - of_tests:
-        assert hasattr(lp, name) or hasattr(lp.LinearRegression, name), name
+        assert any(hasattr(place, name) for place in places), name
 
 
 def test_slow_mark_is_not_given_to_this_test(request):

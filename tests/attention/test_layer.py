@@ -75,6 +75,7 @@ def test_layer_without_residual_may_change_the_dimension():
     assert lp.Layer([head], residual=False)(lp.Gaussian(jnp.zeros(3), jnp.eye(3))).dim == 2
 
 
+@pytest.mark.slow
 def test_layer_on_samples_approaches_the_gaussian_recursion():
     """Mean squared error over 100 prompts at three lengths; the slope is -1 in theory.
 

@@ -107,6 +107,7 @@ def test_bound_report_largest_c2_is_attained_or_not(quantity, kappa, extra, mult
     assert bool([note for note in report.notes if "not attained" in note]) is not attained
 
 
+@pytest.mark.slow
 def test_bound_report_of_a_head_that_does_not_read_the_steepest_directions():
     """One power of ln L less: with multiplicity 3 the supremum for the output is attained."""
     for quantity, beta, attained in (("output", 0.5, True), ("gradient_U", 2.5, False)):

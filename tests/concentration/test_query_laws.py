@@ -43,6 +43,7 @@ def _normal_axis(deviation, reach, step):
 
 
 @pytest.mark.parametrize("seed", range(8))
+@pytest.mark.slow
 def test_concentration_curve_error_covers_gaussian_queries(seed):
     """Means to 6, anisotropy to 1e-8, narrow and wide laws, in one and two dimensions."""
     rng = np.random.default_rng(seed)
@@ -96,6 +97,7 @@ def _interval(a, natural):
 
 
 @pytest.mark.parametrize("seed", range(6))
+@pytest.mark.slow
 def test_concentration_curve_error_covers_bounded_queries(seed):
     """Circles, von Mises laws to concentration 1e4, boxes and tilted boxes: their quadrature's own
     error is in the error.
@@ -119,6 +121,7 @@ def test_concentration_curve_error_covers_bounded_queries(seed):
     assert np.all(np.abs(curve.value - expected) <= curve.error + 1e-9 * expected)
 
 
+@pytest.mark.slow
 def test_concentration_curve_error_covers_a_rule_that_is_too_coarse():
     """Tokens that are signs visit every query: 64 points on a circle do not resolve scores of
     deviation 30, and the error says so.

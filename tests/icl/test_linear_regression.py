@@ -22,6 +22,7 @@ PARAMS = lp.BlockParams(A, 1.2)
 
 @pytest.mark.parametrize("attention", ["softmax", "linear"])
 @pytest.mark.parametrize("L", [1, 6])
+@pytest.mark.slow
 def test_risk_of_block_heads_against_brute_force(L, attention):
     """40,000 prompts, 5 standard errors: a false alarm below 1e-5."""
     general = PARAMS.general()

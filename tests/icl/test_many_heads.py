@@ -39,6 +39,7 @@ def _params(heads):
 
 
 @pytest.mark.parametrize("case", CASES)
+@pytest.mark.slow
 def test_risk_of_several_heads_by_simulation(case):
     """Three comparisons at 4 standard errors: a false alarm in fewer than 1 of 5,000 seeds."""
     task, heads, L = CASES[case]

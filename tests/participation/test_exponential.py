@@ -22,6 +22,7 @@ def _expected(M, Q, L):
 
 @pytest.mark.parametrize("L", [1.0, 2.0, 100.0, 1e9])
 @pytest.mark.parametrize("scale", [1e-6, 0.01, 0.3, 2.0, 12.0])
+@pytest.mark.slow
 def test_exponential_table_averages_over_a_gaussian_vector(L, scale):
     rng = np.random.default_rng(0)
     A, B = rng.normal(size=(2, 3, 3))

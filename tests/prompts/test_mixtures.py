@@ -45,6 +45,7 @@ def _exact(mu, z, L) -> dict[str, lp.Estimate]:
 
 
 @pytest.mark.parametrize(("name", "L"), [("two", 1), ("two", 2), ("singular", 1), ("singular", 2)])
+@pytest.mark.slow
 def test_expect_of_a_mixture_against_integration(name, L):
     """All quantities to 1e-11, and within the error that is stated (plus that of the integral)."""
     mu, numbers = _law(name)

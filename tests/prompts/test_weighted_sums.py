@@ -58,6 +58,7 @@ def _scales(sigmas, layout, dtype):
         (SCORES_AND_VALUES, 1000, 2.0),
     ],
 )
+@pytest.mark.slow
 def test_weighted_sums_by_blocks_and_kernel_against_numpy(layout, L, sigma):
     prompts = np.array([0, 5, 2**32 - 1], np.uint32)
     capacity = capacity_for(L, layout)

@@ -101,6 +101,7 @@ def test_sweep_stops_its_workers_on_interrupt_and_resumes(tmp_path):
     assert values(draws(40, sleep=0.05).run(tmp_path)) == expected(40)
 
 
+@pytest.mark.slow
 def test_sweep_completes_other_cells_when_one_kills_its_process(tmp_path):
     faults = [
         {},
