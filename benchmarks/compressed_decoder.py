@@ -20,21 +20,11 @@ import time
 from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 _SIZES = (16, 65, 130, 260)
 _KEPT, _AFTER, _QUERIES = 32, 64, 64
 _HEADS, _GROUPS, _DIM, _ATOMS, _RANK, _LAYERS = 32, 8, 128, 256, 8, 8  # on a GPU
-_METHODS = (
-    "gaussian tail",
-    "most attended",
-    "sinks and window",
-    "expected attention",
-    "centroids",
-    "moments",
-    "attention matching",
-    "random",
-)
 
 
 def texts() -> dict[str, str]:
@@ -55,7 +45,7 @@ def texts() -> dict[str, str]:
 def losses(
     path: str,
     length: int,
-    methods: tuple[str, ...] = _METHODS,
+    methods: tuple[str, ...] | None = None,
     sizes: tuple[int, ...] = _SIZES,
     prompts: int = 2,
 ) -> None:
@@ -64,6 +54,7 @@ def losses(
     import numpy as np
 
     import largeprompt as lp
+    from largeprompt.compression.compress import Method
 
     model, tokenizer = lp.models.load_pretrained(path)
     for name, text in texts().items():
@@ -81,7 +72,7 @@ def losses(
         print(f"\n{name}, {length} tokens: loss {loss.mean():.3f} with full attention\n")
         print("| method | " + " | ".join(f"32 + {size}" for size in sizes) + " | seconds |")
         print("|---" * (len(sizes) + 2) + "|", flush=True)
-        for method in methods:
+        for method in methods or get_args(Method):
             cells, start = [], time.process_time()
             for size in sizes:
                 cache = lp.models.compress_prompt(

@@ -8,8 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from benchmarks import compressed_prompts as compression
-from benchmarks import page
+from benchmarks import compressed_prompts, page
 from benchmarks.first_calls import COMPILES_NOTHING, GOALS
 from benchmarks.fresh_process import CASES, YARDSTICK, Stages, covered
 from benchmarks.rows import FirstCall
@@ -56,8 +55,10 @@ def test_page_of_performance_is_made_from_the_stored_runs():
 
 
 def test_tables_of_compression_are_made_from_the_stored_run():
-    stored = json.loads((compression.RESULTS / "compression.json").read_text())
-    assert (compression.RESULTS / "compression.md").read_text() == compression.as_text(stored)
+    stored = json.loads((compressed_prompts.RESULTS / "compression.json").read_text())
+    assert (
+        compressed_prompts.RESULTS / "compression.md"
+    ).read_text() == compressed_prompts.as_text(stored)
 
 
 _COUNT = """

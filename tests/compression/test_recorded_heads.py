@@ -4,7 +4,7 @@ from typing import get_args
 
 import numpy as np
 import pytest
-from benchmarks import compressed_prompts as compression
+from benchmarks import compressed_prompts
 from benchmarks.record_heads import DATA
 
 from largeprompt.compression.compress import Choose
@@ -20,7 +20,7 @@ def _errors(cases, **rule):
 @pytest.fixture(scope="module")
 def decoder():
     """One head for each of three texts and three layers."""
-    cases = compression.decoder(Recording.load(DATA / "decoder.npz"), later=True)
+    cases = compressed_prompts.decoder(Recording.load(DATA / "decoder.npz"), later=True)
     return list(cases)[::2]
 
 
@@ -39,7 +39,7 @@ def test_compress_of_decoder_heads_beats_the_most_attended_tokens(decoder):
 
 @pytest.mark.parametrize("model", ["encoder", "learner"])
 def test_compress_of_other_heads_beats_the_most_attended_tokens(model):
-    cases = list(getattr(compression, model)(Recording.load(DATA / f"{model}.npz")))
+    cases = list(getattr(compressed_prompts, model)(Recording.load(DATA / f"{model}.npz")))
     most = np.median(_errors(cases, method="most attended"))
     for rule in get_args(Choose):
         assert np.median(_errors(cases, choose=rule)) < most / 3, rule

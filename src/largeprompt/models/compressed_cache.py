@@ -15,7 +15,7 @@ from typing import Any
 from .. import _checks
 from .._extras import require
 from .compressed_rows import Rows, attend_to_rows
-from .hugging_face import _OTHER_SCORES, _configurations
+from .hugging_face import check_scores, configurations
 
 _NAME = "largeprompt_compressed"
 _ACTIVE: ContextVar[bool] = ContextVar("compressed_attention", default=False)
@@ -34,7 +34,7 @@ def compressed_attention(model: Any) -> Iterator[None]:
     masks = transformers.AttentionMaskInterface()
     transformers.AttentionInterface.register(_NAME, _attention)
     transformers.AttentionMaskInterface.register(_NAME, masks["sdpa"])
-    configs = _configurations(model)
+    configs = configurations(model)
     before = [config._attn_implementation for config in configs]
     token = _ACTIVE.set(True)
     try:
@@ -73,15 +73,7 @@ def _attention(
                 "compressed attention has no dropout", f"dropout={dropout}", "call model.eval()"
             )
         )
-    for name, meaning in _OTHER_SCORES.items():
-        if others.get(name) is not None:
-            raise ValueError(
-                _checks.message(
-                    "scores must be inner products of queries and keys",
-                    f"{type(module).__name__} with {meaning}",
-                    "compress prompts of another model",
-                )
-            )
+    check_scores(module, others, "compress prompts of another model")
     scale = query.shape[-1] ** -0.5 if scaling is None else float(scaling)
     return attend_to_rows(query, layer.rows, attention_mask, scale), None
 

@@ -313,7 +313,7 @@ def _recording(torch: Any, transformers: Any, model: Any) -> Iterator["_Recorder
     for name in _WRAPPED:
         transformers.AttentionInterface.register(_NAME + name, _attention)
         transformers.AttentionMaskInterface.register(_NAME + name, masks[name])
-    configs = _configurations(model)
+    configs = configurations(model)
     before = [config._attn_implementation for config in configs]
     training = [(module, module.training) for module in model.modules()]
     functions = transformers.AttentionInterface()
@@ -334,7 +334,20 @@ def _recording(torch: Any, transformers: Any, model: Any) -> Iterator["_Recorder
             module.training = mode
 
 
-def _configurations(model: Any) -> list[Any]:
+def check_scores(module: Any, others: Mapping[str, Any], fix: str) -> None:
+    """Raise if arguments of an attention function change the scores <k, z>."""
+    for name, meaning in _OTHER_SCORES.items():
+        if others.get(name) is not None:
+            raise ValueError(
+                _checks.message(
+                    "scores must be inner products of queries and keys",
+                    f"{type(module).__name__} with {meaning}",
+                    fix,
+                )
+            )
+
+
+def configurations(model: Any) -> list[Any]:
     """All configurations that the model's modules read, outer ones first."""
     found: dict[int, Any] = {}
 
@@ -409,15 +422,7 @@ class _Recorder:
         output: Any,
     ) -> None:
         """Record one call: arrays of shape (1, heads, tokens, dimension)."""
-        for name, meaning in _OTHER_SCORES.items():
-            if others.get(name) is not None:
-                raise ValueError(
-                    _checks.message(
-                        "scores must be inner products of queries and keys",
-                        f"{type(module).__name__} with {meaning}",
-                        "record another model",
-                    )
-                )
+        check_scores(module, others, "record another model")
         count, total = query.shape[2], key.shape[2]
         causal = others.get("is_causal")
         causal = bool(getattr(module, "is_causal", True) if causal is None else causal)
