@@ -1,13 +1,14 @@
 """A decoder with compressed prompts: `python -m benchmarks.compressed_decoder MODEL [LENGTH ...]`.
 
-MODEL is what `lp.models.load_pretrained` reads. For each text (a licence, source code and
-documentation, which come with Debian and Python), prompts of LENGTH tokens (default 1000) are
+MODEL is what `lp.models.load_pretrained` reads. For each text of `benchmarks.texts` that is there
+to report on (a licence, a source and a manual), prompts of LENGTH tokens (default 1000) are
 compressed by every method of `lp.compress`, and the model predicts the 64 tokens after them. All
 methods keep the first 4 and the last 28 tokens; sizes are those beyond these 32, in tokens of equal
 bytes for each key-value head. Tables have the mean Kullback-Leibler divergence from the model's own
 law of the next token, in nats, and in brackets the loss minus that of full attention with its
 standard error; both over the tokens of all prompts (two from each text). `--methods=a,b`,
-`--sizes=16,65` and `--prompts=1` choose.
+`--sizes=16,65`, `--prompts=1`, `--queries=64` (recorded positions), `--ahead=0` and
+`--development=1` (the texts that methods were developed on) choose.
 
 `python benchmarks/compressed_decoder.py gpu` times one token on a GPU against full attention: first
 the attention of one layer on random keys and values, which needs PyTorch alone, then a model of 8
@@ -23,23 +24,8 @@ from pathlib import Path
 from typing import Any, get_args
 
 _SIZES = (16, 65, 130, 260)
-_KEPT, _AFTER, _QUERIES = 32, 64, 64
+_KEPT, _AFTER, _QUERIES, _AHEAD = 32, 64, 128, 64
 _HEADS, _GROUPS, _DIM, _ATOMS, _RANK, _LAYERS = 32, 8, 128, 256, 8, 8  # on a GPU
-
-
-def texts() -> dict[str, str]:
-    """Three kinds of text."""
-    import argparse
-    import inspect
-    from pydoc_data.topics import topics
-
-    chosen = ("compound", "customization", "execmodel", "expressions", "import", "typesseq")
-    pages = [topics[name] for name in chosen if name in topics]
-    return {
-        "licence": Path("/usr/share/common-licenses/GPL-3").read_text(),
-        "source code": inspect.getsource(argparse),
-        "documentation": "\n".join(pages),
-    }
 
 
 def losses(
@@ -48,23 +34,27 @@ def losses(
     methods: tuple[str, ...] | None = None,
     sizes: tuple[int, ...] = _SIZES,
     prompts: int = 2,
+    queries: int = _QUERIES,
+    ahead: int = _AHEAD,
+    development: int = 0,
 ) -> None:
     """Print one table for each text."""
     import jax
     import numpy as np
 
     import largeprompt as lp
+    from benchmarks import texts
     from largeprompt.compression.compress import Method
 
     model, tokenizer = lp.models.load_pretrained(path)
-    for name, text in texts().items():
+    for name, text in (texts.development() if development else texts.reported()).items():
         ids = np.asarray(tokenizer(text, verbose=False)["input_ids"])
         total = prompts * (length + _AFTER)
         if len(ids) < total:
             raise SystemExit(f"the text {name!r} has only {len(ids)} tokens, not {total}")
         ids = ids[:total].reshape(prompts, -1)
         after = ids[:, length:]
-        recording = lp.models.record(model, ids[:, :length], queries=_QUERIES, progress=False)
+        recording = lp.models.record(model, ids[:, :length], queries=queries, progress=False)
         whole = lp.models.compress_prompt(model, recording, atoms=length, progress=False)
         own = _log_probabilities(model, whole, after)
         loss = lp.models.next_token_loss(model, whole, after)
@@ -80,6 +70,7 @@ def losses(
                     recording,
                     tokens=_KEPT + size,
                     method=method,
+                    ahead=ahead,
                     key=jax.random.key(0),
                     progress=False,
                 )
@@ -177,6 +168,8 @@ def gpu_model(
     """Print milliseconds for one new token of a model of 8 layers as transformers runs it.
 
     No CUDA graphs: delays of the host and the growing cache of full attention are in these times.
+    cuDNN plans its attention again for every length, on the host, so full attention is timed with
+    and without cuDNN; the ratio is to the faster.
     """
     import torch  # pyright: ignore[reportMissingImports]  # an optional extra
     import transformers  # pyright: ignore[reportMissingImports]  # an optional extra
@@ -198,8 +191,9 @@ def gpu_model(
     with torch.device(device):
         model: Any = transformers.LlamaForCausalLM(config)
     model = model.to(torch.bfloat16).eval()
-    print("\n| prompts | tokens | full, ms | compressed, ms | times faster |\n" + "|---" * 5 + "|")
-    for prompts in (1, 8):
+    columns = ("prompts", "tokens", "full, ms", "full without cuDNN, ms", "compressed, ms")
+    print(f"\n| {' | '.join(columns)} | times faster |\n" + "|---" * 6 + "|")
+    for prompts in (1, 8, 32):
         for length in lengths:
             token = torch.ones(prompts, 1, dtype=torch.long, device=device)
             full = transformers.DynamicCache()
@@ -212,11 +206,17 @@ def gpu_model(
             layers = [Rows(*_random_rows(prompts, device), _RANK) for _ in range(_LAYERS)]
             small = compressed_cache(layers, length, None)
             with torch.no_grad():
-                before = _seconds(lambda c=full, t=token: model(t, past_key_values=c), 5, 7)
+                before = []
+                for cudnn in (True, False):
+                    torch.backends.cuda.enable_cudnn_sdp(cudnn)
+                    step = _seconds(lambda c=full, t=token: model(t, past_key_values=c), 5, 7)
+                    before.append(step)
+                torch.backends.cuda.enable_cudnn_sdp(True)
                 del full
                 with lp.models.compressed_attention(model):
                     after = _seconds(lambda c=small, t=token: model(t, past_key_values=c), 5, 7)
-            cells = f"{before * 1e3:.2f} | {after * 1e3:.2f} | {before / after:.1f}"
+            times = " | ".join(f"{1e3 * time:.2f}" for time in (*before, after))
+            cells = f"{times} | {min(before) / after:.1f}"
             print(f"| {prompts} | {length:,} | {cells} |", flush=True)
 
 
@@ -262,7 +262,7 @@ def main(arguments: list[str]) -> None:
                 chosen[name] = tuple(value.split(","))
             case "sizes":
                 chosen[name] = tuple(map(int, value.split(",")))
-            case "prompts":
+            case "prompts" | "queries" | "ahead" | "development":
                 chosen[name] = int(value)
             case _:
                 raise SystemExit(f"unknown option {option}")

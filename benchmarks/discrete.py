@@ -6,7 +6,7 @@ import jax
 import numpy as np
 
 import largeprompt as lp
-from largeprompt.prompts.discrete_tokens import error_table
+from largeprompt.prompts.error_table import error_table
 
 from .rows import Row, table_of_rows
 from .timing import race

@@ -16,11 +16,14 @@ _DIM, _LENGTH = 8, 1e6
 def gaussian_mixture() -> Iterator[Row]:
     """Squared errors of the output and of dT/dU at one query, d = 8, L = 1e6, score deviation 1.
 
+    Also of the output of two heads with different scores.
+
     The peer, at 4 components, is quasi-Monte-Carlo over the law of one token, with the standard
     error that it reaches.
     """
     rng = np.random.default_rng(0)
     head, z = lp.Head(U=np.eye(_DIM), V=np.eye(_DIM)), rng.normal(size=_DIM) / _DIM**0.5
+    pair = lp.MultiHead([head, lp.Head(U=np.roll(np.eye(_DIM), 1, axis=0), V=np.eye(_DIM))])
     points = lp.QuasiMonteCarlo(jax.random.key(0))
 
     def law(k: int, spread: float = 1.0) -> lp.Mixture:
@@ -34,6 +37,7 @@ def gaussian_mixture() -> Iterator[Row]:
             {
                 "output": lambda mu=mu: lp.output_error(head, mu, z, _LENGTH),
                 "U": lambda mu=mu: lp.expect(lp.GradientError("U"), head, mu, z, _LENGTH).value,
+                "pair": lambda mu=mu: lp.output_error(pair, mu, z, _LENGTH),
             },
             rounds=5,
         )
@@ -50,3 +54,4 @@ def gaussian_mixture() -> Iterator[Row]:
         case = f"{k} components" if k > 1 else "one component"
         yield Row(f"output, {case}", times["output"], peers, unequal=reached)
         yield Row(f"dT/dU, {case}", times["U"])
+        yield Row(f"output of two heads, {case}", times["pair"])

@@ -4,11 +4,10 @@ Needs the extra `models` and weights in `$LARGEPROMPT_MODELS`: `smollm2/`, with 
 SmolLM2-135M-Instruct; `minilm/`, all-MiniLM-L6-v2; `tabpfn/`, the checkpoint of TabPFN v1. Models
 that are not there are left out. The texts ship with Debian and with Python.
 
-FOLDER gets whole recordings for `python -m benchmarks.compressed_prompts FOLDER`. `--small`
+FOLDER gets whole recordings for `python -m benchmarks.compression FOLDER`. `--small`
 writes a few heads of each to benchmarks/data for tests, 4 MB in all. All are in half precision.
 """
 
-import inspect
 import os
 import sys
 from pathlib import Path
@@ -19,35 +18,23 @@ import numpy as np
 import largeprompt as lp
 from largeprompt.models import RecordedLayer, Recording
 
+from . import texts
+
 DATA = Path(__file__).parent / "data"
 LENGTH, AT_HAND, TO_SERVE = 960, 128, 64  # tokens of a prompt, its last queries, the next ones
 _ROWS, _TEST_ROWS = 600, 200  # of the in-context learner
 
 
-def texts() -> dict[str, str]:
-    """Two licences of one kind of prose, two Python sources, two chapters of the manual.
-
-    The first of each kind served to develop the method, the second to report.
-    """
-    import argparse
-    import tarfile
-    from pydoc_data.topics import topics
-
-    licences = Path("/usr/share/common-licenses")
-    return {
-        "licence, development": (licences / "GPL-3").read_text(),
-        "source, development": inspect.getsource(argparse),
-        "manual, development": topics["specialnames"],
-        "licence": (licences / "MPL-2.0").read_text(),
-        "source": inspect.getsource(tarfile),
-        "manual": topics["formatstrings"] + topics["types"],
-    }
+def named_texts() -> dict[str, str]:
+    """Those that the method was developed on, then those to report."""
+    first = {f"{name}, development": text for name, text in texts.development().items()}
+    return first | texts.reported()
 
 
 def decoder(path: Path, names: list[str]) -> Recording:
     """Every head of SmolLM2 on texts, with the queries of the last 128 + 64 positions."""
     model, tokenizer = lp.models.load_pretrained(path)
-    found = texts()
+    found = named_texts()
     ids = [tokenizer(found[name])["input_ids"][: LENGTH + TO_SERVE] for name in names]
     recording = lp.models.record(model, ids, queries=AT_HAND + TO_SERVE)
     return Recording("SmolLM2-135M-Instruct", recording.prompts, tuple(names))
@@ -56,7 +43,9 @@ def decoder(path: Path, names: list[str]) -> Recording:
 def encoder(path: Path) -> Recording:
     """Every head of all-MiniLM-L6-v2 on the 512 first tokens of a licence."""
     model, tokenizer = lp.models.load_pretrained(path)
-    recording = lp.models.record(model, texts()["licence"], tokenizer=tokenizer, length=512)
+    recording = lp.models.record(
+        model, texts.reported()["licence"], tokenizer=tokenizer, length=512
+    )
     return Recording("all-MiniLM-L6-v2", recording.prompts, ("licence",))
 
 
@@ -102,7 +91,7 @@ def main(folder: Path, also_small: bool) -> None:
     """Record what there are weights for."""
     weights = Path(os.environ["LARGEPROMPT_MODELS"])
     folder.mkdir(parents=True, exist_ok=True)
-    names = list(texts())
+    names = list(named_texts())
     for path in sorted((weights / "smollm2").rglob("*.gguf")):
         for kind, chosen in (("decoder", names[3:]), ("development", names[:3])):
             found = decoder(path, chosen)

@@ -31,6 +31,13 @@ def main() -> dict[str, float]:
         ("attend, 3 weighted tokens", lp.Empirical(rng.normal(size=(3, 3)), rng.uniform(size=3))),
     ):
         gap(name, lp.attend(head, prompt, z), lp.attend(head, prompt, z, mesh=mesh))
+    reader = lp.Head.key_value(3, 2)
+    both = rng.normal(size=(101, 3)), rng.normal(size=(101, 2))
+    for name, pair in (
+        ("attend, keys and values", lp.KeyValues(*both)),
+        ("attend, weighted keys and values", lp.KeyValues(*both, rng.normal(size=101))),
+    ):
+        gap(name, lp.attend(reader, pair, z), lp.attend(reader, pair, z, mesh=mesh))
     gap(
         "jacobians",
         lp.attend_jacobians(head, prompt, z),
@@ -70,6 +77,7 @@ def main() -> dict[str, float]:
                 16,
                 method=method,
                 attention=softmax,
+                record_every=30,
                 mesh=m,
             )
             for m in (None, mesh)

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from benchmarks import compressed_prompts, page
+from benchmarks import compression, page
 from benchmarks.first_calls import COMPILES_NOTHING, GOALS
 from benchmarks.fresh_process import CASES, YARDSTICK, Stages, covered
 from benchmarks.rows import FirstCall
@@ -55,10 +55,8 @@ def test_page_of_performance_is_made_from_the_stored_runs():
 
 
 def test_tables_of_compression_are_made_from_the_stored_run():
-    stored = json.loads((compressed_prompts.RESULTS / "compression.json").read_text())
-    assert (
-        compressed_prompts.RESULTS / "compression.md"
-    ).read_text() == compressed_prompts.as_text(stored)
+    stored = json.loads((compression.RESULTS / "compression.json").read_text())
+    assert (compression.RESULTS / "compression.md").read_text() == compression.as_text(stored)
 
 
 _COUNT = """

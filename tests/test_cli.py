@@ -65,6 +65,7 @@ def test_curve_prints_and_writes(tmp_path):
     assert sorted(p.name for p in tmp_path.iterdir()) == ["curve.nc", "curve.pdf"]
 
 
+@pytest.mark.slow
 def test_curve_of_samples_prints_the_fitted_slope():
     options = ["--dim", "1", "--from", "10", "--to", "100", "--points", "2", "--scale", "0.1"]
     result = _run("curve", "--method", "montecarlo", *options)

@@ -1,6 +1,7 @@
 """Answers of commands for people and for programs, examples in `--help`, the hint at first run."""
 
 import csv
+import inspect
 import io
 import json
 import shlex
@@ -11,6 +12,7 @@ from typer.testing import CliRunner
 from largeprompt.cli import _compiling
 from largeprompt.cli._answer import Answer
 from largeprompt.cli.commands import app
+from largeprompt.cli.model_commands import models
 
 CURVE = ("curve", "--dim", "1", "--from", "10", "--to", "100", "--points", "2")
 COMMANDS = {
@@ -45,6 +47,14 @@ def test_commands_print_the_same_numbers_in_every_form(name):
     plain = _run(*arguments).stdout
     assert not set(plain) & set("│┃━─╭")
     assert all(note in plain for note in found["notes"])
+
+
+def test_every_command_has_both_forms():
+    commands = [*app.registered_commands, *models.registered_commands]
+    assert len(commands) == len(COMMANDS) + 8  # the others are run by their own tests
+    for command in commands:
+        assert command.callback is not None
+        assert {"as_json", "as_csv"} <= set(inspect.signature(command.callback).parameters)
 
 
 def test_commands_reject_two_forms_at_once():

@@ -46,7 +46,7 @@ def test_attend_with_a_prompt_sharded_over_devices(eight):
     spread = [
         value for name, value in eight.items() if name.startswith(("attend", "jacob", "grad"))
     ]
-    assert len(spread) == 5
+    assert len(spread) == 7
     assert max(spread) < 1e-12
 
 

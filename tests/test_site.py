@@ -6,7 +6,6 @@ import os
 import re
 import subprocess
 import sys
-from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -120,7 +119,6 @@ def test_formulas_of_docstrings_are_closed():
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not find_spec("mkdocs"), reason="needs the extra docs (make docs)")
 def test_site_builds_and_needs_no_network(tmp_path):
     """Warnings fail the build. Pages load nothing from elsewhere, and every formula is typeset."""
     command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path)]

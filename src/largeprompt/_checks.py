@@ -127,21 +127,37 @@ def same_dtype(*arrays: Array) -> tuple[Array, ...]:
     return tuple(array if array.dtype == dtype else array.astype(dtype) for array in arrays)
 
 
-def count(name: str, value: Any) -> int:
-    """`value` as a positive Python integer."""
+def count(name: str, value: Any, least: int = 1) -> int:
+    """`value` as a Python integer, at least `least`: 1 or 0."""
     try:
         number = -1 if isinstance(value, (bool, np.bool_)) else operator.index(value)
     except (TypeError, jax.errors.JAXTypeError):
         number = -1
-    if number < 1:
+    if number < least:
+        kind = "positive" if least else "non-negative"
         raise ValueError(
             message(
-                f"{name} must be a positive integer known before tracing",
+                f"{name} must be a {kind} integer known before tracing",
                 repr(value),
-                f"pass a Python int, {name} >= 1",
+                f"pass a Python int, {name} >= {least}",
             )
         )
     return number
+
+
+def indices(name: str, value: Any, size: int) -> np.ndarray:
+    """`value` as sorted indices from 0 to size - 1, each once; negative ones count from the end."""
+    array = np.asarray(value)
+    whole = array.ndim == 1 and (array.size == 0 or array.dtype.kind in "iu")
+    if not whole or np.any(array < -size) or np.any(array >= size):
+        raise ValueError(
+            message(
+                f"{name} must have indices of the {size} tokens",
+                f"dtype {array.dtype} and shape {array.shape}, {array.ravel()[:5].tolist()}",
+                "count from 0, or from -1 backwards; np.flatnonzero turns a mask into indices",
+            )
+        )
+    return np.unique(array.astype(int) % max(size, 1))
 
 
 def number(

@@ -1,6 +1,6 @@
 """Run functions in float64 whatever JAX's default precision, without changing that default."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import wraps
 from typing import Any, TypeVar
 
@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
+from jaxtyping import Array
 
 from . import _checks
 
@@ -69,6 +70,28 @@ def not_traced(function: Callable[..., Result]) -> Callable[..., Result]:
         return function(*args, **kwargs)
 
     return wrapped
+
+
+def by_host(
+    function: Callable[..., Sequence[np.ndarray]], shapes: Sequence[tuple[int, ...]], *arrays: Array
+) -> list[Array]:
+    """The float64 arrays of these shapes that a NumPy function makes of traced float64 arrays.
+
+    They travel as pairs of 32-bit words: callbacks run in threads of JAX, which are in 32-bit mode
+    if that is the default, and would round them.
+    """
+
+    def called(*words: Any) -> list[np.ndarray]:
+        numbers = [np.array(pair).view(np.float64)[..., 0] for pair in words]
+        found = [np.array(a, np.float64, order="C") for a in function(*numbers)]
+        return [a.reshape(*a.shape, 1).view(np.uint32) for a in found]
+
+    def split(array: Array) -> Array:
+        return jax.lax.bitcast_convert_type(jnp.asarray(array, jnp.float64), jnp.uint32)
+
+    results = [jax.ShapeDtypeStruct((*shape, 2), jnp.uint32) for shape in shapes]
+    found = jax.pure_callback(called, results, *map(split, arrays), vmap_method="sequential")
+    return [jax.lax.bitcast_convert_type(pair, jnp.float64) for pair in found]
 
 
 def _widened(tree: Any) -> Any:

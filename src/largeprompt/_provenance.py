@@ -14,7 +14,7 @@ from typing import Any
 from . import __version__
 
 PACKAGE = Path(__file__).parent
-_SOURCE = (".py", ".cc", ".h")
+_SOURCE = (".py", ".cc", ".h", ".txt")
 _SHOWING = ("cli/", "reproduce/report/")  # show stored results and compute none
 _MOST_NUMBERS = 4096  # larger arrays are described, not listed
 

@@ -186,3 +186,19 @@ def test_attend_with_a_mesh_takes_queries_of_their_own_dimension():
     mesh = jax.make_mesh((1,), ("tokens",))
     found = lp.attend(head, tokens, z, mesh=mesh)
     np.testing.assert_allclose(found, lp.attend(head, tokens, z), rtol=1e-12)
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("engine", ["dense", "streamed", "auto"])
+def test_attend_with_a_mesh_on_keys_and_values(engine, weighted):
+    """Both arrays are sharded as they are: no array has the coordinates of both."""
+    keys, values, logs, z = _problem()
+    head, mesh = lp.Head.key_value(D_K, D_V, scale=0.5), jax.make_mesh((1,), ("tokens",))
+    prompt = lp.KeyValues(keys, values, logs if weighted else None)
+
+    def call(prompt, z):
+        return lp.attend(head, prompt, z, engine=engine, mesh=mesh)
+
+    want = _written_out(keys, values, logs if weighted else 0 * logs, z, 0.5)
+    assert np.allclose(call(prompt, z), want, rtol=1e-12, atol=1e-13)
+    assert f"{N},{D_K + D_V}]" not in str(jax.make_jaxpr(call)(prompt, z))

@@ -85,7 +85,7 @@ def test_layer_on_samples_approaches_the_gaussian_recursion():
     """
     from largeprompt.reproduce.studies.depth import depth_errors
 
-    lengths = [32, 128, 512]
+    lengths = [16, 64, 256]
     errors = depth_errors(jax.random.key(5), lengths, 100, depth=3).mean(axis=1)[:, -1]
     slope = np.polyfit(np.log(lengths), np.log(errors), 1)[0]
     assert -1.3 < slope < -0.7

@@ -158,6 +158,7 @@ def test_from_kqv_gradients():
 
 @settings(max_examples=25, deadline=None, derandomize=True)
 @given(seed=st.integers(0, 2**31), shift=st.floats(-50, 50), copies=st.integers(1, 3))
+@pytest.mark.slow
 def test_attend_invariances(seed, shift, copies):
     """Permuted tokens, a duplicated prompt, a shift of all scores, and a rotation of everything."""
     tokens, weights, head, z = _problem(d=3, n=8, m=3, queries=(2,), seed=seed)

@@ -2,6 +2,8 @@
 # pyright: reportOptionalSubscript=false, reportArgumentType=false, reportCallIssue=false
 """Compressed prompts: their measure, their error, every method on a case with a known answer."""
 
+from typing import get_args
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -9,11 +11,13 @@ import pytest
 
 import largeprompt as lp
 from largeprompt.compression import Tail
+from largeprompt.compression.compress import Method
 
 from ..test_compilation import compilations
 
 K, V, N = 3, 2, 60
 HEAD = lp.Head.key_value(K, V)
+METHODS = get_args(Method)
 
 
 def _tokens(seed=0, n=N):
@@ -202,13 +206,59 @@ def _rows_of(small, keys):
     return sorted(distance.argmin(axis=1).tolist())
 
 
-def test_compress_keeps_what_must_be_kept():
+@pytest.mark.parametrize("method", [m for m in METHODS if m != "attention matching"])
+def test_compress_keeps_sinks_and_a_window(method):
+    """Attention matching may give weight 0 to a token and drop it."""
     keys, values, queries = _tokens()
-    for method in ("gaussian tail", "most attended", "sinks and window", "expected attention"):
-        small = lp.compress(
-            lp.KeyValues(keys, values), queries, atoms=6, keep=[17, -1], method=method
-        )
-        assert {17, N - 1} <= set(_rows_of(small, keys)), method
+    prompt, window = lp.KeyValues(keys, values), np.r_[0:4, -4:0]
+    options = {"keep": window, "method": method, "key": jax.random.key(0)}
+    for atoms in (8, 11):
+        small = lp.compress(prompt, queries, atoms=atoms, **options)
+        distance = np.abs(np.asarray(small.keys)[:, None] - keys[window]).sum(axis=2)
+        assert small.n == atoms
+        assert np.all(distance.min(axis=0) == 0)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_compress_size_is_a_budget(method):
+    """Every method fits; those that store whole tokens leave less than one of them."""
+    keys, values, queries = _tokens()
+    for logs in (None, np.random.default_rng(1).normal(size=N)):
+        prompt = lp.KeyValues(keys, values, logs)
+        for size in (60, 200, 1000, 2399):
+            small = lp.compress(prompt, queries, size=size, method=method, key=jax.random.key(0))
+            assert small.nbytes <= size
+            if method != "attention matching":  # may drop tokens
+                assert small.nbytes > size - 8 * (K + V + 1)
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("long", [False, True])
+def test_compress_where_three_tokens_have_all_weight(method, long):
+    """Tokens of weight 0 are never needed; a tail of them has no mass."""
+    n = 17_000 if long else N
+    keys, values, queries = _tokens(n=n)
+    logs = np.full(n, -np.inf)
+    logs[[3, 20, n - 1]] = [0.0, 1.0, -1.0]
+    keys, values, queries, logs = (
+        a.astype(np.float32 if long else np.float64) for a in (keys, values, queries, logs)
+    )
+    small = lp.compress(
+        lp.KeyValues(keys, values, logs), queries, atoms=3, rank=1, method=method,
+        key=jax.random.key(0),
+    )  # fmt: skip
+    assert small.error.mean < 1e-9
+    want, _ = _attention(keys, values, queries, np.exp(logs))
+    assert np.allclose(lp.attend(HEAD, small, queries), want, atol=1e-5)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_compress_with_scores_of_thousands_is_finite(method):
+    keys, values, queries = _tokens()
+    prompt, options = lp.KeyValues(1e3 * keys, values), {"method": method}
+    small = lp.compress(prompt, queries, atoms=5, rank=2, key=jax.random.key(0), **options)
+    assert np.all(np.isfinite(lp.attend(HEAD, small, queries)))
+    assert np.isfinite(small.error.percentile_99)
 
 
 def test_compress_most_attended():
@@ -338,6 +388,7 @@ def test_tail_moved_to_another_tilt_is_the_same_measure():
     assert np.allclose(full.tilted_mean(w), tail.tilted_mean(w), rtol=1e-9)
 
 
+@pytest.mark.slow
 def test_compressed_streaming_folds_new_tokens_into_the_tail():
     """Moments of the prompt, its tail and new tokens, merged without the old tokens."""
     keys, values, queries = _tokens()
@@ -366,6 +417,54 @@ def test_compressed_streaming_folds_new_tokens_into_the_tail():
     exact, _ = _attention(keys, values, queries)
     error = np.sum((np.asarray(lp.attend(HEAD, merged, queries)) - exact) ** 2, axis=1).mean()
     assert error < 0.1 * np.sum((exact - values.mean(axis=0)) ** 2, axis=1).mean()
+
+
+def test_compressed_merge_is_associative_with_log_weights_on_some_parts():
+    """Three parts of a prompt, in any order of merging; one of them has weights."""
+    keys, values, queries = _tokens()
+    logs = np.random.default_rng(1).normal(size=20)
+    thirds = np.s_[:20], np.s_[20:40], np.s_[40:]
+    a, b, c = (
+        lp.compress(lp.KeyValues(keys[s], values[s], w), queries, atoms=4, rank=1)
+        for s, w in zip(thirds, (None, logs, None), strict=True)
+    )
+    found, same = a.merge(b).merge(c), a.merge(b.merge(c))
+    assert (found.n, found.log_weights.shape) == (12, (12,))
+    for got, want in zip(_moments(found.tail), _moments(same.tail), strict=True):
+        assert np.allclose(got, want, rtol=1e-9)
+    z = queries[:5]
+    assert np.allclose(lp.attend(HEAD, found, z), lp.attend(HEAD, same, z), rtol=1e-9)
+    masses = np.concatenate([np.ones(20), 20 * np.exp(logs) / np.exp(logs).sum(), np.ones(20)])
+    exact, _ = _attention(keys, values, queries, masses)
+    error = np.sum((np.asarray(lp.attend(HEAD, found, queries)) - exact) ** 2, axis=1).mean()
+    assert error < 0.05 * np.sum((exact - exact.mean(axis=0)) ** 2, axis=1).mean()
+
+
+def test_compressed_append_and_fold_with_log_weights():
+    """New tokens have mass 1 beside weighted ones; folding moves the masses of all."""
+    keys, values, queries = _tokens()
+    logs = np.random.default_rng(1).normal(size=N)
+    old = lp.compress(lp.KeyValues(keys, values, logs), queries, atoms=6, rank=K)
+    longer = old.append(keys[:2] + 1.0, values[:2])
+    assert np.allclose(longer.log_weights[-2:], 0)
+    folded = longer.fold([0, 7], rank=20)
+    assert folded.log_weights.shape == (6,)
+    u = jnp.append(old.tail.tilt, jnp.zeros(V))
+    for mean in ("tilted_mean", "tilted_cov"):
+        assert np.allclose(getattr(folded, mean)(u), getattr(longer, mean)(u), atol=1e-9)
+    totals = [np.exp(np.asarray(part._logits(u))).sum() for part in (folded, longer)]
+    assert np.isclose(totals[0], totals[1], rtol=1e-10)
+
+
+def test_attend_to_a_compressed_prompt_does_not_depend_on_its_length():
+    """The program for a result of 60 tokens serves that of 20,000."""
+    queries = _tokens()[2]
+    found = []
+    for n in (N, 20_000):
+        keys, values, _ = _tokens(n=n)
+        small = lp.compress(lp.KeyValues(keys, values), queries, atoms=6, rank=1)
+        found.append([np.shape(leaf) for leaf in jax.tree.leaves(small)])
+    assert found[0] == found[1]
 
 
 def test_attend_to_another_compressed_prompt_compiles_nothing():

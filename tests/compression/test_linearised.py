@@ -61,6 +61,7 @@ def test_linearise_of_gaussian_tokens_is_lemma_2_1(at):
         assert np.allclose(found(z), lp.attend(head, mu, z), rtol=1e-8)
 
 
+@pytest.mark.slow
 def test_linearise_over_gaussian_queries_against_least_squares_on_samples():
     rng, tokens, U, V = _problem()
     mean, root = np.array([0.5, -0.3]), np.array([[0.8, 0.0], [0.3, 0.5]])

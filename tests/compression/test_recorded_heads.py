@@ -4,7 +4,7 @@ from typing import get_args
 
 import numpy as np
 import pytest
-from benchmarks import compressed_prompts
+from benchmarks import compression
 from benchmarks.record_heads import DATA
 
 from largeprompt.compression.compress import Choose
@@ -20,10 +20,11 @@ def _errors(cases, **rule):
 @pytest.fixture(scope="module")
 def decoder():
     """One head for each of three texts and three layers."""
-    cases = compressed_prompts.decoder(Recording.load(DATA / "decoder.npz"), later=True)
+    cases = compression.decoder(Recording.load(DATA / "decoder.npz"), later=True)
     return list(cases)[::2]
 
 
+@pytest.mark.slow
 def test_compress_of_decoder_heads_beats_the_most_attended_tokens(decoder):
     """Medians of all rules, and the default's 90th percentile, on three unseen texts."""
     most = _errors(decoder, method="most attended")
@@ -39,7 +40,7 @@ def test_compress_of_decoder_heads_beats_the_most_attended_tokens(decoder):
 
 @pytest.mark.parametrize("model", ["encoder", "learner"])
 def test_compress_of_other_heads_beats_the_most_attended_tokens(model):
-    cases = list(getattr(compressed_prompts, model)(Recording.load(DATA / f"{model}.npz")))
+    cases = list(getattr(compression, model)(Recording.load(DATA / f"{model}.npz")))
     most = np.median(_errors(cases, method="most attended"))
     for rule in get_args(Choose):
         assert np.median(_errors(cases, choose=rule)) < most / 3, rule

@@ -48,6 +48,7 @@ def test_growing_prompt_scale_is_that_of_the_exact_error():
         assert 1e9 * float(curve.value[0]) == pytest.approx(scale**2, rel=1e-3)
 
 
+@pytest.mark.slow
 def test_growing_prompt_ends_below_the_envelope():
     """At L = 2e4 |T_L - T| is near normal; sqrt(2 ln ln L) = 2.1 deviations of the widest
     direction. Of 40 prompts in two output dimensions about 3 are outside; more than 15 has

@@ -54,6 +54,7 @@ def test_bound_report_constant_dominates_and_touches(quantity):
     assert lp.largest_c2(curve, report.c1) == pytest.approx(0.5)
 
 
+@pytest.mark.slow
 def test_bound_report_largest_c2_for_all_lengths():
     """For c_2 below sigma^2 theta the smallest c_1 stops growing with the range."""
     curve = lp.concentration_curve(*_scalar(1.0), np.geomspace(2, 1e15, 40))

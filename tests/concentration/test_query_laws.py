@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import largeprompt as lp
+from largeprompt.prompts import query_averages, query_rules
 
 LENGTHS = np.array([1.0, 1e3, 1e9])
 _QUANTITIES = (lp.OutputError(), lp.GradientError("U"), lp.GradientError("V"))
@@ -128,12 +129,31 @@ def test_concentration_curve_error_covers_a_rule_that_is_too_coarse():
     """
     head, nu = lp.Head(U=30 * np.eye(2), V=np.eye(2)), lp.Sphere(2, 1.0)
     curve = lp.concentration_curve(head, lp.Rademacher(2), nu, LENGTHS[:2])
-    angle = 2 * np.pi * (np.arange(2000) + 0.5) / 2000
+    # 2000 equal angles; signs look the same from all eight parts of the circle
+    angle = 2 * np.pi * (np.arange(250) + 0.5) / 2000
     z = np.stack([np.cos(angle), np.sin(angle)], -1)
     signs = lp.Empirical(list(itertools.product((-1.0, 1.0), repeat=2)))
     expected = np.asarray(lp.output_error(head, signs, z[:, None, :], LENGTHS[:2])).mean(axis=0)
     assert np.any(np.abs(curve.value - expected) > 1e-6 * expected)
     assert np.all(np.abs(curve.value - expected) <= curve.error + 1e-8 * expected)
+
+
+def test_concentration_curve_takes_no_finer_rule_in_vain(monkeypatch):
+    """The moments of gradients at 1e40 tokens have a relative error above the goal, 1e-10, which
+    no rule over queries lowers.
+    """
+    levels = []
+
+    def averages(*arguments):
+        levels.append(arguments[-1])
+        return query_rules.averages(*arguments)
+
+    monkeypatch.setattr(query_averages, "averages", averages)
+    mu = lp.Gaussian(np.zeros(6), np.eye(6))
+    head = lp.Head(U=np.diag([1.0] * 5 + [0.3]), V=np.eye(6))
+    curve = lp.concentration_curve(head, mu, mu, [1e40], lp.GradientError("U"))
+    assert float(curve.error[0] / curve.value[0]) > 1e-10
+    assert levels == [0]
 
 
 def _two_equal_parts(d):

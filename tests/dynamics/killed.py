@@ -1,6 +1,6 @@
 """A descent for another process to kill.
 
-`python -m tests.dynamics.killed FOLDER` prints a digest of its result.
+`python -m tests.dynamics.killed FOLDER...` prints a digest of its result for each folder.
 
 With FOLDER `-` nothing is saved.
 """
@@ -40,4 +40,5 @@ def main(folder: str | None) -> None:
 
 
 if __name__ == "__main__":
-    main(None if sys.argv[1] == "-" else sys.argv[1])
+    for name in sys.argv[1:]:
+        main(None if name == "-" else name)

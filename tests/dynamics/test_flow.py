@@ -71,9 +71,10 @@ def test_gradient_flow_in_one_dimension_is_a_logistic_curve():
 
 def test_gradient_flow_drifts_to_the_unbalanced_minimiser():
     run = lp.gradient_flow(lp.LinearRegression(np.eye(1)), lp.BlockParams(np.eye(1), 1.0), 100)
+    table = lp.ParticipationTable(100.0, 30.0)
 
     def participation(sigma, L):
-        found = lp.participation(sigma, L)
+        found = table(sigma)
         return (np.asarray(p) for p in (found.p2, found.p3, found.p22))
 
     every = slice(1, int(np.sum(run.times < 12)), 12)  # both phases

@@ -120,10 +120,9 @@ def test_custom_task_in_gradient_flow_and_descend(name):
     mesh = Mesh(np.array(jax.devices()[:1]), ("devices",))
     starts = jax.tree.map(lambda leaf: jnp.stack([leaf] * 2), HEAD)
     keys, optimiser = jax.random.split(KEY), optax.sgd(0.05)
+    options = {"attention": ("softmax", "softmax"), "record_every": 20}
     runs = [
-        lp.descend_many(
-            keys, task, starts, [4, 4], 20, 8, optimiser, attention=("softmax", "softmax"), mesh=m
-        )
+        lp.descend_many(keys, task, starts, [4, 4], 20, 8, optimiser, mesh=m, **options)
         for m in (None, mesh)
     ]
     assert all(run.finished for run in runs[0])
@@ -152,9 +151,11 @@ def test_custom_params_through_jit_vmap_and_grad():
     def risk(params):
         return TASK.risk(params, 8, "linear").value
 
-    assert float(jax.jit(risk)(params)) == pytest.approx(float(risk(general)), rel=1e-13)
-    assert jax.vmap(risk)(jax.tree.map(lambda leaf: jnp.full(3, leaf), params)).shape == (3,)
-    slope, full = jax.grad(risk)(params), jax.grad(risk)(general)
+    value, slope = jax.jit(jax.value_and_grad(risk))(params)
+    assert float(value) == pytest.approx(float(risk(general)), rel=1e-13)
+    several = jax.jit(jax.vmap(risk))(jax.tree.map(lambda leaf: jnp.full(3, leaf), params))
+    np.testing.assert_allclose(several, 3 * [value], rtol=1e-13)
+    full = jax.jit(jax.grad(risk))(general)
     assert float(slope.x) == pytest.approx(float(jnp.sum(full.U[:, 0])), rel=1e-10)
     assert float(slope.y) == pytest.approx(float(full.v[0]), rel=1e-10)
 
@@ -194,5 +195,5 @@ def test_custom_params_in_descend(method):
     np.testing.assert_allclose(found.final.a, np.diag(block.final.A), rtol=1e-5)
     np.testing.assert_allclose(found.final.b, block.final.b, rtol=1e-5)
     np.testing.assert_allclose(found.risk[0], block.risk[0], rtol=1e-12)
-    run = lp.descend(KEY, TASK, Powers(0.3, 0.2), 9, 20, 4, method=method)
+    run = lp.descend(KEY, TASK, Powers(0.3, 0.2), 9, 20, 4, method=method, record_every=20)
     assert run.finished

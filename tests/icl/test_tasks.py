@@ -46,18 +46,18 @@ def test_product_regression_risk_against_numpy(L):
     params = lp.BlockParams(0.8 * np.eye(2), 1.1)
     found = task.risk(params, L, method=lp.MonteCarlo(KEY))
     rng = np.random.default_rng(2)
-    losses = []
-    for _ in range(40_000):
-        w, query = rng.normal(size=2), rng.choice([-1.0, 1.0], size=2)
-        u = 0.8 * query
-        if np.inf == L:
-            prediction = 1.1 * w @ np.tanh(u)
-        else:
-            x = rng.choice([-1.0, 1.0], size=(4, 2))
-            y = x @ w + np.sqrt(0.1) * rng.normal(size=4)
-            p = np.exp(x @ u)
-            prediction = 1.1 * p @ y / p.sum()
-        losses.append((prediction - w @ query - np.sqrt(0.1) * rng.normal()) ** 2 / 2)
+    n = 40_000
+    w, query = rng.normal(size=(n, 2)), rng.choice([-1.0, 1.0], size=(n, 2))
+    u = 0.8 * query
+    if np.inf == L:
+        prediction = 1.1 * np.sum(w * np.tanh(u), axis=1)
+    else:
+        x = rng.choice([-1.0, 1.0], size=(n, 4, 2))
+        y = np.einsum("nld,nd->nl", x, w) + np.sqrt(0.1) * rng.normal(size=(n, 4))
+        p = np.exp(np.einsum("nld,nd->nl", x, u))
+        prediction = 1.1 * np.sum(p * y, axis=1) / p.sum(axis=1)
+    target = np.sum(w * query, axis=1) + np.sqrt(0.1) * rng.normal(size=n)
+    losses = (prediction - target) ** 2 / 2
     error = np.hypot(np.std(losses) / 200, found.error)
     assert abs(np.mean(losses) - found.value) <= 5 * error
 

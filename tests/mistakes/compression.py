@@ -8,6 +8,7 @@ import largeprompt as lp
 from .things import EYE, GAUSSIAN, HEAD, PROMPT
 
 PAIR = lp.KeyValues(np.ones((3, 2)), np.ones((3, 2)))
+SMALL = lp.compress(PAIR, EYE, atoms=1, rank=1)
 
 MISTAKES = {
     "linearise at another point": (
@@ -51,7 +52,7 @@ MISTAKES = {
     ),
     "negative rank": (
         lambda: lp.compress(PAIR, EYE, atoms=1, rank=-1),
-        "rank must be a positive integer",
+        "rank must be a non-negative integer",
     ),
     "budget too small": (lambda: lp.compress(PAIR, EYE, size=3), "size must be at least"),
     "fewer atoms than kept": (
@@ -63,6 +64,47 @@ MISTAKES = {
         "atoms must be at least",
     ),
     "keep no token": (lambda: lp.compress(PAIR, EYE, atoms=1, keep=[7]), "keep must have indices"),
+    "keep half a token": (
+        lambda: lp.compress(PAIR, EYE, atoms=1, keep=[0.5]),
+        "keep must have indices",
+    ),
+    "keep a mask": (
+        lambda: lp.compress(PAIR, EYE, atoms=1, keep=np.array([True, False, True])),
+        "np.flatnonzero",
+    ),
+    "keep only tokens of weight 0": (
+        lambda: lp.compress(
+            lp.KeyValues(np.ones((3, 2)), np.ones((3, 2)), [-np.inf, 0.0, 0.0]),
+            EYE,
+            atoms=1,
+            rank=None,
+            keep=[0],
+        ),
+        "token of positive weight",
+    ),
+    "negative atoms": (
+        lambda: lp.compress(PAIR, EYE, atoms=-1),
+        "atoms must be a non-negative integer",
+    ),
+    "no size at all": (lambda: lp.compress(PAIR, EYE, size=0), "size must be a positive integer"),
+    "budget too small for tokens to keep": (
+        lambda: lp.compress(PAIR, EYE, size=20, keep=[0, 1]),
+        "size must be at least 32 bytes, that of 2 tokens",
+    ),
+    "no tail and no atoms": (
+        lambda: lp.compress(PAIR, EYE, atoms=0, method="attention matching"),
+        "atoms must be at least",
+    ),
+    "rank above the dimension": (
+        lambda: lp.compress(PAIR, np.ones((20, 2)), atoms=1, rank=3),
+        "rank must be at most",
+    ),
+    "no queries": (
+        lambda: lp.compress(PAIR, np.ones((0, 2)), atoms=1),
+        "queries must have shape",
+    ),
+    "infinite keys": (lambda: lp.KeyValues(EYE * np.inf, EYE), "keys must be finite"),
+    "NaN values": (lambda: lp.KeyValues(EYE, EYE * np.nan), "values must be finite"),
     "unknown compression": (
         lambda: lp.compress(PAIR, EYE, atoms=1, method="best"),
         "method must be one of",
@@ -82,6 +124,25 @@ MISTAKES = {
     "head that scores values": (
         lambda: lp.compress(PAIR, EYE, atoms=1, head=lp.Head(U=np.ones((4, 2)), V=np.eye(4))),
         "head must score the keys",
+    ),
+    "append tokens of another head": (
+        lambda: SMALL.append(np.ones((2, 3)), np.ones((2, 2))),
+        "new tokens must have keys of dimension 2",
+    ),
+    "append NaN": (lambda: SMALL.append(EYE * np.nan, EYE), "keys must be finite"),
+    "fold another token": (lambda: SMALL.fold([1]), "index must have indices of the 1 tokens"),
+    "fold to a negative rank": (
+        lambda: SMALL.fold([0], rank=-1),
+        "rank must be a non-negative integer",
+    ),
+    "fold for NaN": (
+        lambda: SMALL.fold([0], rank=0, queries=EYE * np.nan),
+        "queries must be finite",
+    ),
+    "merge a prompt": (lambda: SMALL.merge(PAIR), "merge joins two compressed prompts"),
+    "merge prompts of two heads": (
+        lambda: SMALL.merge(lp.compress(lp.KeyValues(np.eye(3), np.eye(3)), np.eye(3), atoms=1)),
+        "the other prompt must have keys of dimension 2",
     ),
     "fold without a tail": (
         lambda: lp.compress(PAIR, EYE, atoms=3).fold([0]),

@@ -32,7 +32,7 @@ MISTAKES = {
     ),
     "curve over points": (
         lambda: lp.concentration_curve(HEAD, GAUSSIAN, EYE, [2.0]),
-        "nu must be a measure",
+        r"nu must be a measure or one query.*shape \(2, 2\)",
     ),
     "curve of another dimension": (
         lambda: lp.concentration_curve(HEAD, GAUSSIAN, lp.Rademacher(3), [2.0]),

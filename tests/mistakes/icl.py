@@ -162,6 +162,6 @@ MISTAKES = {
     ),
     "several heads of huge scores": (
         lambda: TASK.risk(lp.MultiHeadParams([lp.BlockParams(99 * EYE, 1.0), START]), 10),
-        "must have deviations of at most 4",
+        "must have deviations of at most 5.6",
     ),
 }

@@ -1,6 +1,7 @@
 # pyright: reportArgumentType=false, reportOperatorIssue=false
 """Finite prompts: lengths, moments, sampling."""
 
+import jax
 import numpy as np
 
 import largeprompt as lp
@@ -237,18 +238,18 @@ MISTAKES = {
         lambda: lp.prefix_difference(HEAD, lp.Rademacher(2), [1, 0], 2, 5),
         "known for Gaussian tokens",
     ),
-    "several heads on signs": (
-        lambda: lp.output_error(lp.MultiHead([HEAD, HEAD]), lp.Rademacher(2), [1, 0], 5),
-        r"pass method=lp.MonteCarlo\(key\)",
+    "several heads on uniform tokens": (
+        lambda: lp.output_error(lp.MultiHead([HEAD, HEAD]), lp.Uniform(2), [1, 0], 5),
+        r"To fix: pass method=lp.MonteCarlo\(key\)",
     ),
-    "gradients of several heads": (
-        lambda: lp.sample_gradients(
-            KEY, lp.MultiHead([HEAD, HEAD]), GAUSSIAN, [1, 0], 5, 3, cotangent=[1, 0]
-        ),
-        "defined for one head",
+    "several heads on signs under jit": (
+        lambda: jax.jit(
+            lambda z: lp.output_error(lp.MultiHead([HEAD, HEAD]), lp.Rademacher(2), z, 5.0)
+        )(np.ones(2)),
+        "take known numbers",
     ),
-    "horizon of several heads": (
-        lambda: lp.horizon(lp.MultiHead([HEAD, HEAD]), GAUSSIAN),
+    "moments of Assumption 3.3 of several heads": (
+        lambda: lp.assumption_3_3(lp.MultiHead([HEAD, HEAD]), GAUSSIAN, GAUSSIAN),
         "pass one of its .heads",
     ),
 }

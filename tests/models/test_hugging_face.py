@@ -94,7 +94,7 @@ def test_record_by_default_keeps_a_quarter_of_a_causal_prompt_and_all_of_an_enco
     np.testing.assert_array_equal(every.positions, np.arange(40))
 
 
-@pytest.mark.parametrize("family", ["gpt2", "llama", "bert"])
+@pytest.mark.parametrize("family", ["gpt2", "llama", "qwen3", "bert"])
 @pytest.mark.parametrize("side", ["left", "right"])
 def test_record_without_padding(family, side):
     model, rows = _model(family), [_ids(30, 1), _ids(19, 2)]
@@ -110,9 +110,29 @@ def test_record_without_padding(family, side):
         seen = np.flatnonzero(mask[row])
         for layer, wanted in zip(recording.prompts[row], own, strict=True):
             assert layer.n == len(tokens)
+            assert layer.error is not None
+            assert layer.error < 2e-6
+            if family == "bert":
+                assert layer.positions is None
+            else:
+                np.testing.assert_array_equal(layer.positions, np.arange(len(tokens))[-5:])
             for head in range(4):
                 expected = wanted[row, head][np.ix_(seen[-5:], seen)]
                 np.testing.assert_allclose(_weights(layer, head), expected, atol=3e-6)
+
+
+def test_record_of_layers_that_share_their_weights():
+    """ALBERT calls one module for every layer."""
+    torch.manual_seed(0)
+    config = transformers.AlbertConfig(**{**SIZES, "num_hidden_layers": 3}, embedding_size=16)
+    model, ids = transformers.AlbertModel(config).eval(), _ids(30)
+    own = _own_weights(model, input_ids=torch.as_tensor(ids)[None])
+    recording = lp.models.record(model, [ids, ids[:20]], queries=7, progress=False)
+    assert [len(layers) for layers in recording.prompts] == [3, 3]
+    for layer, wanted in zip(recording.layers, own, strict=True):
+        assert layer.queries.shape == (4, 7, 8)
+        for head in range(4):
+            np.testing.assert_allclose(_weights(layer, head), wanted[0, head, -7:], atol=2e-6)
 
 
 def test_record_in_chunks_is_the_same():
@@ -195,6 +215,9 @@ def test_record_of_a_model_in_half_precision():
         ([1, 2, 3], {"queries": 0}, "queries must be a positive integer"),
         ([1] * 65, {}, "at most 64 tokens"),
         ({"input_ids": [[1, 2]], "attention_mask": [[0, 0]]}, {}, "at least one token"),
+        ({"input_ids": [[1, 2, 3]], "attention_mask": [[1, 0, 1]]}, {}, "may hide padding only"),
+        ({"input_ids": [[1, 2]], "attention_mask": [[1]]}, {}, "one number for each token"),
+        ({"input_ids": [[1, 2]], "attention_mask": [[[1]]]}, {}, r"shape \(prompts, tokens\)"),
     ],
 )
 def test_record_of_bad_inputs_names_the_rule(inputs, options, rule):
@@ -232,22 +255,6 @@ def test_record_of_weights_that_overflow():
         model.transformer.h[1].attn.c_attn.bias.fill_(float("inf"))
     with pytest.raises(ValueError, match=r"NaN or infinity in transformer\.h\.1\.attn"):
         lp.models.record(model, _ids(8))
-
-
-def test_load_pretrained_from_a_folder(tmp_path):
-    model = _model("bert")
-    model.save_pretrained(tmp_path / "tiny")
-    words = "\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "b"])
-    (tmp_path / "tiny" / "vocab.txt").write_text(words)
-    transformers.BertTokenizer(str(tmp_path / "tiny" / "vocab.txt")).save_pretrained(
-        tmp_path / "tiny"
-    )
-    again, tokenizer = lp.models.load_pretrained(tmp_path / "tiny")
-    recording = lp.models.record(again, "a b a b", tokenizer=tokenizer)
-    assert recording.model == "tiny"
-    assert recording.layers[0].n == 6
-    with pytest.raises(ValueError, match=r"a folder with config\.json, or a \.gguf file"):
-        lp.models.load_pretrained(tmp_path)
 
 
 @pytest.mark.parametrize("package", ["torch", "transformers"])

@@ -176,36 +176,46 @@ def test_probe_needs_two_tokens():
     assert found.queries.item() == 40
 
 
-def test_probe_of_a_model_with_grouped_heads():
+@pytest.mark.parametrize("family", ["gpt2", "llama", "qwen3", "bert"])
+def test_probe_of_a_model_has_its_own_attention(family):
+    """Grouped heads in two of four architectures; weights are those that the model returns."""
     torch = pytest.importorskip("torch")
     transformers = pytest.importorskip("transformers")
     torch.manual_seed(0)
-    config = transformers.LlamaConfig(
-        vocab_size=60,
-        head_dim=4,
-        hidden_size=16,
-        intermediate_size=16,
-        num_hidden_layers=1,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        initializer_range=0.3,
-    )
-    model = transformers.LlamaForCausalLM(config)
+    sizes = {
+        "vocab_size": 60,
+        "hidden_size": 16,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 4,
+        "max_position_embeddings": 160,
+        "initializer_range": 0.3,
+    }
+    grouped = {**sizes, "intermediate_size": 16, "num_key_value_heads": 2, "head_dim": 4}
+    match family:
+        case "gpt2":
+            model = transformers.GPT2Model(transformers.GPT2Config(**sizes))
+        case "llama":
+            model = transformers.LlamaForCausalLM(transformers.LlamaConfig(**grouped))
+        case "qwen3":
+            model = transformers.Qwen3Model(transformers.Qwen3Config(**grouped))
+        case _:
+            sizes["intermediate_size"] = 16
+            model = transformers.BertModel(transformers.BertConfig(**sizes))
     ids = np.random.default_rng(0).integers(0, 60, 159)
-    recording = lp.models.record(model, ids, queries=40)
-    found = lp.models.probe(recording, sizes=(8,))
+    found = lp.models.probe(lp.models.record(model, ids, queries=40), sizes=(8,), sinks=3)
     assert dict(found.sizes)["head"] == 4
-    assert found.tokens.values.ravel().tolist() == [120.0] * 4
+    tokens = 159 if family == "bert" else 120  # that all recorded queries saw
+    assert found.tokens.values.ravel().tolist() == [tokens] * 4
     assert float(found.recording_error.max()) < 1e-5
     model.set_attn_implementation("eager")
     with torch.no_grad():
-        own = model(torch.as_tensor(ids)[None], output_attentions=True).attentions[0][0]
-    # the query at position 119 sees exactly the 120 tokens
-    first = np.asarray(own)[:, 119, 0]
-    recorded = recording.layers[0]
-    for head in range(4):
-        scores = recorded.scaling * recorded.queries[head, 0] @ recorded.keys[head // 2, :120].T
-        np.testing.assert_allclose(np.exp(scores[0]) / np.exp(scores).sum(), first[head], rtol=1e-4)
+        own = model.eval()(torch.as_tensor(ids)[None], output_attentions=True).attentions[0][0]
+    weights = np.asarray(own)[:, -40:, :tokens].astype(np.float64)
+    weights /= weights.sum(axis=-1, keepdims=True)
+    effective = np.median(1 / np.sum(weights**2, axis=-1), axis=-1)
+    np.testing.assert_allclose(found.effective_tokens[0, 0], effective, rtol=1e-3)
+    sinks = weights[..., :3].sum(axis=-1).mean(axis=-1)
+    np.testing.assert_allclose(found.sink_mass[0, 0], sinks, rtol=1e-3)
 
 
 def test_write_page_is_one_safe_file(found, tmp_path):

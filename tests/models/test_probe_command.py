@@ -1,5 +1,7 @@
 """`largeprompt probe`, and its page in a browser."""
 
+import sys
+
 import numpy as np
 import pytest
 import xarray as xr
@@ -74,6 +76,25 @@ def test_probe_command_names_what_is_wrong(arguments, text):
     assert result.output.count("\n") == 1
 
 
+def test_probe_command_on_an_empty_text(folder, tmp_path):
+    (tmp_path / "empty.txt").write_text(" \n")
+    result = _run(folder, "--text", tmp_path / "empty.txt", "--out", tmp_path / "out")
+    assert result.exit_code == 2
+    assert result.output.startswith("error: every text must have at least one word")
+    assert result.output.count("\n") == 1
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("package", ["torch", "transformers"])
+def test_probe_command_without_a_package_names_the_extra(package, monkeypatch, tmp_path):
+    monkeypatch.setitem(sys.modules, package, None)
+    (tmp_path / "words.txt").write_text("a b c")
+    result = _run(tmp_path, "--text", tmp_path / "words.txt")
+    assert result.exit_code != 0
+    assert "pip install 'largeprompt[models]'" in result.output.replace("\n", "")
+    assert result.output.count("\n") == 1
+
+
 def test_probe_command_reads_tables(tmp_path):
     table = tmp_path / "table.csv"
     table.write_text("x,y,class\n" + "".join(f"{i},{i / 2},{'ab'[i % 2]}\n" for i in range(9)))
@@ -88,6 +109,44 @@ def test_probe_command_reads_tables(tmp_path):
     table.write_text("1,0\n")
     with pytest.raises(ValueError, match="at least 8 rows"):
         _rows(table)
+
+
+@pytest.mark.slow
+def test_probe_command_on_a_table(tmp_path):
+    """A tiny in-context learner: numbers of the file are those of its recording."""
+    pytest.importorskip("torch")
+    from .tiny_tabpfn import rows, tiny
+
+    model, _ = tiny(tmp_path, scale=2.0, layers=1)
+    X, y = rows(80)
+    table = tmp_path / "table.csv"
+    names = np.array(["red", "green", "violet"])[y]
+    lines = [",".join(map(repr, map(float, row))) for row in X]
+    table.write_text(
+        "\n".join(["a,b,c,d,e,colour", *(f"{x},{z}" for x, z in zip(lines, names, strict=True))])
+    )
+    result = _run(tmp_path / "tiny.cpkt", "--table", table, "--out", tmp_path / "out")
+    assert result.exit_code == 0, result.output
+    assert "differs from the model's own by at most" in result.output
+    assert (tmp_path / "out" / "probe.html").stat().st_size > 10_000
+    found = xr.load_dataset(tmp_path / "out" / "probe.nc", engine="scipy")
+    assert float(found.recording_error.max()) < 1e-5
+    assert (found.tokens == 60).all()  # three quarters of the rows
+    assert found.queries[:, 0, 0].values.tolist() == [20, 60]
+    classes = np.unique(names, return_inverse=True)[1]
+    layer = model.record(X[:60], classes[:60], X[60:]).prompts[1][0]
+    scores = layer.scaling * np.einsum("hqk,hnk->hqn", layer.queries, layer.keys)
+    wanted = np.sqrt(scores.var(axis=-1).mean(axis=-1))
+    np.testing.assert_allclose(found.score_deviation[1, 0], wanted, rtol=1e-4)
+
+
+def test_probe_command_on_a_table_names_a_wrong_model(folder, tmp_path):
+    table = tmp_path / "table.csv"
+    table.write_text("1,2,0\n" * 9)
+    result = _run(folder / "config.json", "--table", table)
+    assert result.exit_code == 2
+    assert result.output.count("\n") == 1
+    assert "a checkpoint must be a torch.save file" in result.output
 
 
 def _layer(seed, scale):

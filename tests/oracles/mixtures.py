@@ -54,7 +54,7 @@ def _of_prompts(tokens, *, U, V, z, centre, cov) -> dict:
     }
 
 
-def integrate_prompts(*, weights, means, covs, U, V, z, L, reach=8.0, step=0.5) -> dict:
+def integrate_prompts(*, weights, means, covs, U, V, z, L, reach=8.0, step=0.6) -> dict:
     """Averages over prompts of L tokens by the product trapezoidal rule over all their
     coordinates, which converges geometrically: no Laplace transform, no conditioning on scores.
     """
@@ -75,12 +75,12 @@ def integrate_prompts(*, weights, means, covs, U, V, z, L, reach=8.0, step=0.5) 
     tokens, chances = tokens[chances > 1e-18], chances[chances > 1e-18] / chances.sum()
     centre, cov = limit(weights=weights, means=means, covs=covs, u=U @ z)
     total = dict.fromkeys(QUANTITIES, 0.0)
-    for first, chance in zip(tokens, chances, strict=True):
+    for i, (first, chance) in enumerate(zip(tokens, chances, strict=True)):
         if L == 1:
             prompts, others = first[None, None], np.ones(1)
-        else:  # two tokens
-            prompts = np.stack([np.broadcast_to(first, tokens.shape), tokens], axis=1)
-            others = chances
+        else:  # two tokens, in either order
+            prompts = np.stack([np.broadcast_to(first, tokens[i:].shape), tokens[i:]], axis=1)
+            others = chances[i:] * np.where(np.arange(len(prompts)), 2.0, 1.0)
         found = _of_prompts(prompts, U=U, V=V, z=z, centre=centre, cov=cov)
         for name, values in found.items():
             total[name] = total[name] + chance * np.tensordot(others, values, axes=1)

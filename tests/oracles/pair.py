@@ -17,7 +17,7 @@ def two_token_participation(sigma):
             return {"P2": mp.mpf(1) / 2, "P3": mp.mpf(1) / 4, "P22": mp.mpf(1) / 4}
 
         def mean(power):
-            top = mp.sqrt(variance) * 11
+            top = min(mp.sqrt(variance) * 11, 80)  # the powers of w decay like e^{-d}
             points = mp.linspace(0, top, 2 + int(top))
             return (
                 2

@@ -44,16 +44,21 @@ def simulate_gaussian_prompts(*, mean, factor, U, V, z, L, n, seed) -> dict:
     T_inf = V @ mean + V @ cov @ U @ z
     dU_inf = np.einsum("aj,k->ajk", V @ cov, z)
     x_inf = mean + cov @ U @ z
-    rows = {"mean": [], "second": [], "output": [], "U": [], "V": []}
-    for _ in range(n):
-        tokens = mean + rng.normal(size=(L, factor.shape[1])) @ factor.T
-        T, dU, average = _one_prompt(tokens, U, V, z)
-        rows["mean"].append(T)
-        rows["second"].append(np.outer(T, T))
-        rows["output"].append(np.sum((T - T_inf) ** 2))
-        rows["U"].append(np.sum((dU - dU_inf) ** 2))
-        rows["V"].append(len(V) * np.sum((average - x_inf) ** 2))
-    return {name: np.array(values) for name, values in rows.items()}
+    tokens = mean + rng.normal(size=(n, L, factor.shape[1])) @ factor.T
+    scores = tokens @ U @ z
+    p = np.exp(scores - scores.max(axis=1, keepdims=True))
+    p /= p.sum(axis=1, keepdims=True)
+    average = np.einsum("nl,nld->nd", p, tokens)
+    gaps = tokens - average[:, None]
+    covs = np.einsum("nl,nli,nlj->nij", p, gaps, gaps)
+    T, dU = average @ V.T, np.einsum("aj,nji,k->naik", V, covs, z)
+    return {
+        "mean": T,
+        "second": T[:, :, None] * T[:, None, :],
+        "output": np.sum((T - T_inf) ** 2, axis=1),
+        "U": np.sum((dU - dU_inf) ** 2, axis=(1, 2, 3)),
+        "V": len(V) * np.sum((average - x_inf) ** 2, axis=1),
+    }
 
 
 def enumerate_in_digits(*, atoms, weights, U, V, z, L, digits=120) -> dict:

@@ -4,33 +4,27 @@ import numpy as np
 
 
 def _prompts(rng, cov, task_cov, noise, L, n, query_cov=None):
-    """N times (w, inputs, labels, a function that draws a query)."""
+    """N times w, inputs (n, L, d), labels (n, L), query, and noise of the target."""
     d = len(cov)
     B, R = np.linalg.cholesky(cov), np.linalg.cholesky(task_cov)
     Q = B if query_cov is None else np.linalg.cholesky(query_cov)
-    for _ in range(n):
-        w = R @ rng.normal(size=d)
-        x = rng.normal(size=(L, d)) @ B.T
-        y = x @ w + np.sqrt(noise) * rng.normal(size=L)
-        yield w, x, y, lambda: Q @ rng.normal(size=d)
+    w, x = rng.normal(size=(n, d)) @ R.T, rng.normal(size=(n, L, d)) @ B.T
+    y = np.einsum("nld,nd->nl", x, w) + np.sqrt(noise) * rng.normal(size=(n, L))
+    return w, x, y, rng.normal(size=(n, d)) @ Q.T, np.sqrt(noise) * rng.normal(size=n)
 
 
 def simulate(*, cov, task_cov, noise, U, v, L, n, seed, attention="softmax", query_cov=None):
     """N values of 1/2 (prediction - target)^2."""
     rng = np.random.default_rng(seed)
-    losses = []
-    for w, x, y, draw in _prompts(rng, cov, task_cov, noise, L, n, query_cov):
-        tokens = np.column_stack([x, y])
-        query = draw()
-        scores = tokens @ (U @ np.append(query, 0.0))
-        if attention == "softmax":
-            p = np.exp(scores - scores.max())
-            prediction = v @ (p / p.sum() @ tokens)
-        else:
-            prediction = v @ (scores @ tokens) / L
-        target = w @ query + np.sqrt(noise) * rng.normal()
-        losses.append((prediction - target) ** 2 / 2)
-    return np.array(losses)
+    w, x, y, query, error = _prompts(rng, cov, task_cov, noise, L, n, query_cov)
+    tokens = np.concatenate([x, y[..., None]], axis=2)
+    scores = np.einsum("nla,ab,nb->nl", tokens, U, np.column_stack([query, np.zeros(n)]))
+    weights = scores / L
+    if attention == "softmax":
+        weights = np.exp(scores - scores.max(axis=1, keepdims=True))
+        weights = weights / weights.sum(axis=1, keepdims=True)
+    prediction = np.sum(weights * (tokens @ v), axis=1)
+    return (prediction - np.sum(w * query, axis=1) - error) ** 2 / 2
 
 
 def simulate_gradients(*, cov, task_cov, query_cov, noise, U, v, L, n, seed, attention):
@@ -38,13 +32,9 @@ def simulate_gradients(*, cov, task_cov, query_cov, noise, U, v, L, n, seed, att
     attention.
     """
     rng = np.random.default_rng(seed)
-    d = len(cov)
-    B, R, Q = (np.linalg.cholesky(m) for m in (cov, task_cov, query_cov))
-    w, x = rng.normal(size=(n, d)) @ R.T, rng.normal(size=(n, L, d)) @ B.T
-    y = np.einsum("nld,nd->nl", x, w) + np.sqrt(noise) * rng.normal(size=(n, L))
+    w, x, y, x_q, error = _prompts(rng, cov, task_cov, noise, L, n, query_cov)
     tokens = np.concatenate([x, y[..., None]], axis=2)
-    x_q = rng.normal(size=(n, d)) @ Q.T
-    target = np.sum(w * x_q, axis=1) + np.sqrt(noise) * rng.normal(size=n)
+    target = np.sum(w * x_q, axis=1) + error
     query = np.column_stack([x_q, np.zeros(n)])
     scores, values = np.einsum("nla,ab,nb->nl", tokens, U, query), tokens @ v
     weights, read = scores / L, values / L
@@ -61,12 +51,10 @@ def simulate_gradients(*, cov, task_cov, query_cov, noise, U, v, L, n, seed, att
 def simulate_ridge(*, cov, task_cov, noise, L, n, seed, query_cov=None):
     """N values of 1/2 (prediction - target)^2 of the posterior mean (X'X + noise S^-1)^-1 X'y."""
     rng = np.random.default_rng(seed)
-    losses = []
-    for w, x, y, draw in _prompts(rng, cov, task_cov, noise, L, n, query_cov):
-        found = np.linalg.solve(x.T @ x + noise * np.linalg.inv(task_cov), x.T @ y)
-        query = draw()
-        losses.append(((found - w) @ query - np.sqrt(noise) * rng.normal()) ** 2 / 2)
-    return np.array(losses)
+    w, x, y, query, error = _prompts(rng, cov, task_cov, noise, L, n, query_cov)
+    precision = np.einsum("nla,nlb->nab", x, x) + noise * np.linalg.inv(task_cov)
+    found = np.linalg.solve(precision, np.einsum("nl,nld->nd", y, x)[..., None])[..., 0]
+    return (np.sum((found - w) * query, axis=1) - error) ** 2 / 2
 
 
 def infinite_block_risk(*, cov, task_cov, noise, A, b):

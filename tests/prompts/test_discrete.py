@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import largeprompt as lp
-from largeprompt.prompts.discrete_tokens import error_table
+from largeprompt.prompts.error_table import error_table
 
 from ..oracles import prompts as oracle
 
@@ -125,18 +125,19 @@ def test_output_error_of_atoms_under_jit_vmap_and_grad():
         return jnp.log(lp.output_error(here, law, z, 30.0) * gradient.U * gradient.V) + mean.sum()
 
     at = (z[0], np.asarray(head.V), np.asarray(mu.points))
-    slopes = jax.jit(jax.grad(quantity, argnums=(0, 1, 2)))(*at)
-    compiled = jax.jit(quantity)
+    value, slopes = jax.jit(jax.value_and_grad(quantity, argnums=(0, 1, 2)))(*at)
+    np.testing.assert_allclose(value, quantity(*at), rtol=1e-11)
     rng = np.random.default_rng(0)
     for which, slope in enumerate(slopes):
         direction = rng.normal(size=at[which].shape)
-        ends = [
-            compiled(*at[:which], at[which] + sign * 1e-5 * direction, *at[which + 1 :])
+        moved = [
+            [a + sign * 1e-5 * direction if i == which else a for i, a in enumerate(at)]
             for sign in (1, -1)
         ]
+        ends = [quantity(z, V, points) for z, V, points in moved]
         difference = (ends[0] - ends[1]) / 2e-5
         np.testing.assert_allclose(np.sum(slope * direction), difference, rtol=1e-6)
-    mapped = jax.vmap(lambda z: lp.output_error(head, mu, z, 30.0))(z)
+    mapped = jax.jit(jax.vmap(lambda z: lp.output_error(head, mu, z, 30.0)))(z)
     np.testing.assert_allclose(mapped, lp.output_error(head, mu, z, 30.0), rtol=1e-12)
 
 

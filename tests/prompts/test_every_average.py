@@ -2,6 +2,7 @@
 
 import itertools
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -48,38 +49,59 @@ EXACT_TOKENS = ("Gaussian", "Dirac", "Empirical", "Rademacher", "Mixture", "docu
 
 
 class Every(lp.AbstractQuantity):
-    """All quantities of one prompt, flat and in a row: one program samples them together."""
+    """Several quantities of one prompt, flat and in a row: one program samples them together."""
+
+    names: tuple[str, ...] = eqx.field(static=True, default=tuple(QUANTITIES))
 
     @property
     def name(self):
         return "all"
 
+    @property
+    def from_output(self):
+        return all(as_quantity(QUANTITIES[name]).from_output for name in self.names)
+
     def limit(self, head, mu, z):
         raise NotImplementedError
 
     def of_prompt(self, head, mu, prompt, z):
-        values = [as_quantity(q).of_prompt(head, mu, prompt, z) for q in QUANTITIES.values()]
-        return jnp.concatenate([jnp.ravel(value) for value in values])
+        return self._row("of_prompt", head, mu, prompt, z)
+
+    def of_output(self, head, mu, output, z):
+        return self._row("of_output", head, mu, output, z)
+
+    def _row(self, method, *arguments):
+        each = [as_quantity(QUANTITIES[name]) for name in self.names]
+        return jnp.concatenate([jnp.ravel(getattr(one, method)(*arguments)) for one in each])
 
 
 SAMPLED = lp.MonteCarlo(KEY, max_replicates=512)
+SHAPES = dict.fromkeys(QUANTITIES, ()) | {
+    "Output": (HEAD.out_dim,),
+    "SecondMoment": (HEAD.out_dim, HEAD.out_dim),
+}
 
 
 def _sampled(mu, z) -> dict[str, lp.Estimate]:
     """Every quantity by Monte Carlo."""
-    if mu is GAUSSIAN:  # drawn from the scores alone, each quantity in its own way
-        return {
-            name: lp.expect(quantity, HEAD, mu, z, LENGTH, SAMPLED)
-            for name, quantity in QUANTITIES.items()
-        }
-    found = lp.expect(Every(), HEAD, mu, z, LENGTH, SAMPLED)
-    m = HEAD.out_dim
-    shapes = dict.fromkeys(QUANTITIES, ()) | {"Output": (m,), "SecondMoment": (m, m)}
-    ends = np.cumsum([np.prod(shape, dtype=int) for shape in shapes.values()])[:-1]
+    groups = [tuple(QUANTITIES)]
+    if mu is GAUSSIAN:  # quantities of outputs are drawn from the scores alone
+        gradients = ("GradientError U", "GradientError V")  # each in its own way
+        groups = [tuple(name for name in QUANTITIES if name not in gradients)]
+        groups += [(name,) for name in gradients]
+    return {name: found for group in groups for name, found in _together(group, mu, z).items()}
+
+
+def _together(names: tuple[str, ...], mu, z) -> dict[str, lp.Estimate]:
+    """Several quantities on the same prompts; one alone as it is."""
+    if len(names) == 1:
+        return {names[0]: lp.expect(QUANTITIES[names[0]], HEAD, mu, z, LENGTH, SAMPLED)}
+    found = lp.expect(Every(names), HEAD, mu, z, LENGTH, SAMPLED)
+    ends = np.cumsum([np.prod(SHAPES[name], dtype=int) for name in names])[:-1]
     parts = zip(np.split(found.value, ends), np.split(found.error, ends), strict=True)
     return {
-        name: lp.Estimate(value.reshape(shape), error.reshape(shape), SAMPLED)
-        for (name, shape), (value, error) in zip(shapes.items(), parts, strict=True)
+        name: lp.Estimate(value.reshape(SHAPES[name]), error.reshape(SHAPES[name]), SAMPLED)
+        for name, (value, error) in zip(names, parts, strict=True)
     }
 
 
@@ -152,17 +174,19 @@ def test_expect_at_infinite_length_serves_every_measure():
         assert lp.output_error(HEAD, mu, z, np.inf) == 0
 
 
-def test_expect_under_jit_vmap_and_grad():
+def test_expect_under_jit_and_vmap():
     """Exact quantities of Gaussian tokens and of atoms, traced in query and length."""
     z, lengths = np.array([[0.8, -0.6], [0.1, 0.3]]), np.array([2.0, 50.0])
-    for mu, quantity in itertools.product((GAUSSIAN, lp.Rademacher(2)), QUANTITIES.values()):
-        if callable(quantity):
-            continue
-        plain = lp.expect(quantity, HEAD, mu, z, lengths).value
-        mapped = jax.jit(
-            jax.vmap(lambda z, L, mu=mu, q=quantity: lp.expect(q, HEAD, mu, z, L).value)
-        )(z, lengths)
-        np.testing.assert_allclose(mapped, plain, rtol=1e-11)
+    exact = [quantity for quantity in QUANTITIES.values() if not callable(quantity)]
+    for mu in (GAUSSIAN, lp.Rademacher(2)):
+
+        def every(z, L, mu=mu):
+            return [lp.expect(quantity, HEAD, mu, z, L).value for quantity in exact]
+
+        for found, plain in zip(
+            jax.jit(jax.vmap(every))(z, lengths), every(z, lengths), strict=True
+        ):
+            np.testing.assert_allclose(found, plain, rtol=1e-11)
 
 
 class Rounded(lp.AbstractMethod):

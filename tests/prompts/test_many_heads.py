@@ -194,7 +194,152 @@ def test_multi_head_under_jit_and_grad():
     def total(z):
         return lp.output_error(lp.MultiHead([ONE, TWO]), MU, z, 10.0)
 
-    np.testing.assert_allclose(jax.jit(total)(Z), total(Z), rtol=1e-11)
-    slope, step = jax.grad(total)(jnp.asarray(Z)), 1e-4
+    (value, slope), step = jax.jit(jax.value_and_grad(total))(jnp.asarray(Z)), 1e-4
+    np.testing.assert_allclose(value, total(Z), rtol=1e-11)
     ahead, behind = (total(Z + s * step * np.eye(3)[0]) for s in (1, -1))
     assert float(slope[0]) == pytest.approx(float(ahead - behind) / (2 * step), rel=1e-5)
+
+
+@pytest.mark.parametrize("first", [2.0, 7.0])
+def test_prefix_difference_of_a_multi_head_by_simulation(first):
+    """4.5 standard errors; three heads, two of them opposite, and a singular covariance."""
+    tokens = prompts(MEAN, ROOT, 7, 40_000, 5)
+    gaps = softmax_outputs(tokens, ARRAYS, Z)
+    gaps = gaps - softmax_outputs(tokens[:, : int(first)], ARRAYS, Z)
+    squares = (gaps**2).sum(1)
+    found = float(lp.prefix_difference(HEADS, MU, Z, first, 7))
+    assert abs(found - squares.mean()) <= 4.5 * squares.std() / np.sqrt(len(squares)) + 1e-9
+
+
+def test_prefix_difference_of_equal_heads_is_that_of_one():
+    """(U, V/2) twice: cross moments of two heads against the moments of one."""
+    halves = lp.MultiHead([lp.Head(U=ONE.U, V=ONE.V / 2)] * 2)
+    firsts, L = np.array([1.0, 3.0, 50.0]), np.array([4.0, 1e6, np.inf])
+    expected = lp.prefix_difference(ONE, MU, Z, firsts, L)
+    np.testing.assert_allclose(lp.prefix_difference(halves, MU, Z, firsts, L), expected, rtol=1e-9)
+
+
+def test_sample_gradients_of_a_multi_head_have_the_law_of_brute_force():
+    """Means, second moments across heads, and fourth moments, within 5 joint standard errors."""
+    y = np.array([0.7, -1.1])
+    tokens = prompts(MEAN, ROOT, 7, 40_000, 6)
+    rows = []
+    for U, V in ARRAYS:
+        scores = tokens @ (U @ Z)
+        p = np.exp(scores - scores.max(1, keepdims=True))
+        p /= p.sum(1, keepdims=True)
+        values = tokens @ (V.T @ y)
+        values = values - (p * values).sum(1, keepdims=True)
+        rows += [np.einsum("nl,nld->nd", p * values, tokens), np.einsum("nl,nld->nd", p, tokens)]
+    expected = np.concatenate(rows, axis=1)
+    drawn = lp.sample_gradients(KEY, HEADS, MU, Z, 7, 20_000, cotangent=y)
+    assert drawn.U.shape == (20_000, 3, 3, 3)
+    assert drawn.V.shape == (20_000, 3, 2, 3)
+    # every gradient is an outer product with the query, or with the cotangent
+    moved, means = np.asarray(drawn.U) @ Z / (Z @ Z), y @ np.asarray(drawn.V) / (y @ y)
+    np.testing.assert_allclose(drawn.U, moved[..., None] * Z, atol=1e-9)
+    np.testing.assert_allclose(drawn.V, y[:, None] * means[:, :, None, :], atol=1e-9)
+    found = np.stack([moved, means], axis=2).reshape(20_000, -1)
+    for function in (lambda x: x, lambda x: x[:, :, None] * x[:, None, :], lambda x: x**4):
+        first, second = function(found), function(expected)
+        error = np.sqrt(first.var(0) / len(first) + second.var(0) / len(second))
+        assert np.all(np.abs(first.mean(0) - second.mean(0)) < 5 * error + 1e-9)
+
+
+def test_sample_gradients_of_a_multi_head_of_many_tokens():
+    """Blocks of tokens are merged: the mean tokens against E T_L of heads that read tokens."""
+    drawn = lp.sample_gradients(KEY, HEADS, MU, Z, 9000, 16, cotangent=[1.0, 0.0])
+    for h, head in enumerate(HEADS.heads):
+        expected = lp.finite_mean(head.reading_tokens(), MU, Z, 9000)
+        rows = np.asarray(drawn.V)[:, h, 0]
+        assert np.all(np.abs(rows.mean(0) - expected) < 6 * rows.std(0) / 4 + 1e-9)
+
+
+ATOMS = RNG.normal(size=(4, 3))
+VOCABULARY = lp.Empirical(ATOMS, [1, 2, 3, 2])
+MIXTURE = lp.Mixture(
+    [0.5, 0.3, 0.2], [MU, lp.Gaussian(-MEAN, 0.3 * np.eye(3)), lp.Dirac([0.5, 0.1, -1.0])]
+)
+QUANTITIES = (lp.Output(), lp.SecondMoment(), lp.OutputError(), lp.OutputError(to="linear"))
+
+
+def _statistics(outputs: np.ndarray, law) -> list[np.ndarray]:
+    limits = [np.asarray(attend(HEADS, law, Z)) for attend in (lp.attend, lp.attend_linear)]
+    errors = [((outputs - limit) ** 2).sum(-1) for limit in limits]
+    return [outputs, outputs[..., :, None] * outputs[..., None, :], *errors]
+
+
+@pytest.mark.parametrize("L", [1, 3])
+def test_multi_head_averages_of_atoms_against_enumeration(L):
+    """All 4^L prompts, to rounding."""
+    places = np.stack(np.meshgrid(*[np.arange(4)] * L, indexing="ij"), axis=-1).reshape(-1, L)
+    chances = (np.array([1, 2, 3, 2]) / 8)[places].prod(1)
+    values = _statistics(softmax_outputs(ATOMS[places], ARRAYS, Z), VOCABULARY)
+    for quantity, value in zip(QUANTITIES, values, strict=True):
+        found = lp.expect(quantity, HEADS, VOCABULARY, Z, float(L))
+        expected = np.tensordot(chances, value, 1)
+        gap = np.abs(np.asarray(found.value) - expected)
+        assert np.all(gap <= np.asarray(found.error) + 1e-14), quantity.name
+        assert np.all(gap <= 1e-11 * np.max(np.abs(expected))), quantity.name
+
+
+def test_multi_head_averages_of_a_mixture_by_simulation():
+    """Nine comparisons at 4.5 standard errors, with components of one, two and no dimensions."""
+    rng, n, L = np.random.default_rng(8), 40_000, 6
+    kind = rng.choice(3, size=(n, L, 1), p=[0.5, 0.3, 0.2])
+    draws = [prompts(MEAN, ROOT, L, n, 9), prompts(-MEAN, np.sqrt(0.3) * np.eye(3), L, n, 10)]
+    tokens = np.where(kind == 0, draws[0], np.where(kind == 1, draws[1], [0.5, 0.1, -1.0]))
+    values = _statistics(softmax_outputs(tokens, ARRAYS, Z), MIXTURE)
+    for quantity, value in zip(QUANTITIES, values, strict=True):
+        found = lp.expect(quantity, HEADS, MIXTURE, Z, L)
+        deviation = value.std(0) / np.sqrt(n)
+        assert np.all(np.abs(found.value - value.mean(0)) < 4.5 * deviation), quantity.name
+        assert np.all(np.asarray(found.error) < 1e-9)
+
+
+def test_output_error_of_a_multi_head_on_equal_components_is_that_of_the_gaussian():
+    """The closed forms of pair moments, from one token to 1e9."""
+    mu, L = lp.Mixture([1, 2], [MU, MU]), np.array([1.0, 5.0, 1e3, 1e9, np.inf])
+    pair = lp.MultiHead([ONE, TWO])
+    found, expected = (lp.expect(lp.OutputError(), pair, law, Z, L) for law in (mu, MU))
+    np.testing.assert_allclose(found.value, expected.value, rtol=1e-9)
+    gap = np.abs(np.asarray(found.value) - np.asarray(expected.value))
+    assert np.all(gap <= np.asarray(found.error) + np.asarray(expected.error))
+
+
+def test_concentration_curve_of_a_multi_head_on_atoms():
+    z = np.stack([Z, -0.5 * Z])
+    curve = lp.concentration_curve(HEADS, VOCABULARY, lp.Empirical(z), [3.0, 1e4])
+    each = lp.output_error(HEADS, VOCABULARY, z[:, None], [3.0, 1e4])
+    np.testing.assert_allclose(curve.value, np.mean(each, 0), rtol=1e-12)
+
+
+def test_upper_bound_of_a_multi_head_holds():
+    """Minkowski: the root of the error is at most the sum of the roots of the bounds."""
+    nu, L = lp.Empirical([Z, 0.3 * Z]), np.array([1.0, 4.0, 1e5])
+    curve = lp.concentration_curve(HEADS, MU, nu, L)
+    assert np.all(curve.value <= curve.upper_bound)
+    one = lp.concentration_curve(ONE, MU, nu, L)
+    twice = lp.concentration_curve(lp.MultiHead([ONE, ONE]), MU, nu, L)
+    np.testing.assert_allclose(twice.upper_bound, 4 * one.upper_bound, rtol=1e-12)
+
+
+def test_horizon_of_several_heads_is_that_of_the_steepest():
+    mu = lp.Gaussian(np.zeros(3), np.eye(3))
+    each = [lp.horizon(head, mu) for head in (ONE, TWO)]
+    assert lp.horizon(lp.MultiHead([ONE, TWO]), mu) == max(each, key=lambda found: found.H)
+
+
+def test_growing_prompt_of_a_multi_head():
+    """Distances of the tokens themselves; the scale from the covariance of long prompts."""
+    lengths = np.array([3, 20, 4000])
+    found = lp.growing_prompt(KEY, HEADS, MU, Z, lengths, prompts=2)
+    limit = np.asarray(lp.attend(HEADS, MU, Z))
+    key = jax.random.split(KEY, 2)[0]
+    tokens = np.asarray(MU.sample(jax.random.fold_in(key, 0), 4096).points)
+    expected = [
+        np.linalg.norm(softmax_outputs(tokens[:length], ARRAYS, Z) - limit) for length in lengths
+    ]
+    np.testing.assert_allclose(found.distance[0], expected, rtol=1e-9)
+    exact = lp.output_covariance(HEADS, MU, Z, Z, 1e9)
+    assert found.scale**2 == pytest.approx(1e9 * np.linalg.norm(exact, 2), rel=1e-5)

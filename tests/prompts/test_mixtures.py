@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import largeprompt as lp
-from largeprompt.prompts import discrete_tokens
+from largeprompt.prompts import laplace_batches
 
 from ..oracles import mixtures as oracle
 
@@ -135,10 +135,13 @@ def test_output_error_of_a_mixture_under_jit_vmap_and_grad():
     def error(z, means, root):
         return lp.output_error(HEAD, law(means, root), z, 30.0)
 
-    gradient = jax.jit(jax.grad(error, argnums=(0, 1, 2)))
+    queries = np.array([Z, [0.1, 0.3], [0.0, 0.0]])
+    one = jax.value_and_grad(error, argnums=(0, 1, 2))
+    values, gradients = jax.jit(jax.vmap(one, (0, None, None)))(queries, means, root)
+    np.testing.assert_allclose(values, error(queries, means, root), rtol=1e-11)
     rng = np.random.default_rng(0)
-    for at, which in itertools.product(((Z, means, root), (0 * Z, means, root)), range(3)):
-        slope = gradient(*at)[which]
+    for place, which in itertools.product(range(3), range(3)):
+        at, slope = (queries[place], means, root), gradients[which][place]
         direction = rng.normal(size=at[which].shape)
         moved = [
             [a + sign * 1e-5 * direction if i == which else a for i, a in enumerate(at)]
@@ -147,9 +150,6 @@ def test_output_error_of_a_mixture_under_jit_vmap_and_grad():
         ends = [error(z, means, root) for z, means, root in moved]
         difference = (ends[0] - ends[1]) / 2e-5
         np.testing.assert_allclose(np.sum(slope * direction), difference, rtol=1e-6)
-    queries = np.array([Z, [0.1, 0.3], [0.0, 0.0]])
-    mapped = jax.jit(jax.vmap(lambda z: error(z, means, root)))(queries)
-    np.testing.assert_allclose(mapped, error(queries, means, root), rtol=1e-11)
 
 
 def test_output_error_of_a_mixture_in_many_dimensions_has_no_slope_at_the_origin():
@@ -157,7 +157,8 @@ def test_output_error_of_a_mixture_in_many_dimensions_has_no_slope_at_the_origin
     d = 16
     mu = lp.Mixture([1, 1], [lp.Gaussian(m * np.ones(d), np.eye(d)) for m in (0.0, 0.1)])
     head = lp.Head(U=np.eye(d), V=np.eye(d)[:1])
-    value, slope = jax.value_and_grad(lambda z: lp.output_error(head, mu, z, 3.0))(np.zeros(d))
+    error = jax.jit(jax.value_and_grad(lambda z: lp.output_error(head, mu, z, 3.0)))
+    value, slope = error(np.zeros(d))
     np.testing.assert_allclose(value, (1 + 0.05**2) / 3, rtol=1e-12)
     assert np.all(np.isnan(slope))
 
@@ -173,7 +174,7 @@ def test_output_error_of_a_mixture_by_a_compiled_program(monkeypatch):
     """What is done where there are very many queries or atoms."""
     mu, _ = _law("singular")
     want = lp.output_error(HEAD, mu, Z, [3.0, 1e6])
-    monkeypatch.setattr(discrete_tokens, "_BY_NUMPY", {"atoms": 0, "mixtures": 0})
+    monkeypatch.setattr(laplace_batches, "_BY_NUMPY", {"atoms": 0, "mixtures": 0})
     np.testing.assert_allclose(lp.output_error(HEAD, mu, Z, [3.0, 1e6]), want, rtol=1e-11)
 
 

@@ -17,6 +17,9 @@ RNG = np.random.default_rng(5)
 TOKENS = RNG.standard_normal((60, 3))
 HEAD = lp.Head(U=RNG.standard_normal((3, 3)) / 3, V=RNG.standard_normal((2, 3)))
 Z = RNG.standard_normal((4, 3))
+HEADS = lp.MultiHead(
+    [HEAD, lp.Head(U=-HEAD.U, V=-HEAD.V), lp.Head(U=0.5 * HEAD.U.T, V=0.3 * HEAD.V)]
+)
 
 
 def _fields(found) -> tuple:
@@ -350,3 +353,52 @@ def test_prompt_uncertainty_of_one_dominant_token():
 def test_prompt_uncertainty_of_known_numbers_is_float64(mode_32):
     prompt = lp.Empirical(TOKENS.astype(np.float32))
     assert lp.prompt_uncertainty(HEAD, prompt, Z).covariance.dtype == np.float64
+
+
+def test_prompt_uncertainty_of_several_heads():
+    """Sums over heads in NumPy; the influence of a token against the slope in its weight."""
+    found = lp.prompt_uncertainty(HEADS, lp.Empirical(TOKENS), Z[0])
+    parts, moved = [], np.zeros((60, 2))
+    for head in HEADS.heads:
+        scores = TOKENS @ np.asarray(head.U) @ Z[0]
+        p = np.exp(scores - scores.max())
+        p /= p.sum()
+        values = TOKENS @ np.asarray(head.V).T
+        parts.append((p, p @ values))
+        moved = moved + p[:, None] * (values - p @ values)
+    assert_allclose(found.output, sum(output for _, output in parts), rtol=1e-10)
+    assert_allclose(found.covariance, moved.T @ moved, rtol=1e-10)
+    assert_allclose(found.effective_tokens, min(1 / (p @ p) for p, _ in parts), rtol=1e-10)
+    # the derivative of the output in the weight of token i is its influence
+    step, i = 1e-6, 11
+    weights = np.ones(60)
+    weights[i] += step
+    ahead = lp.attend(HEADS, lp.Empirical(TOKENS, weights), Z[0])
+    assert_allclose((ahead - found.output) / step, moved[i], rtol=1e-4, atol=1e-8)
+    half = lp.attend(HEADS, lp.Empirical(TOKENS[:30]), Z[0]) - found.output
+    assert_allclose(found.half_difference, half, rtol=1e-8, atol=1e-12)
+    each = [lp.prompt_uncertainty(head, lp.Empirical(TOKENS), Z[0]) for head in HEADS.heads]
+    assert found.tail_index == max(float(one.tail_index) for one in each)
+
+
+def test_prompt_uncertainty_of_heads_that_cancel():
+    """(U, V) and (U, -V) add up to nothing; equal halves to the whole head."""
+    silent = lp.MultiHead([HEAD, lp.Head(U=HEAD.U, V=-HEAD.V)])
+    found = lp.prompt_uncertainty(silent, lp.Empirical(TOKENS), Z)
+    assert_allclose(found.covariance, 0.0, atol=1e-28)
+    halves = lp.MultiHead([lp.Head(U=HEAD.U, V=HEAD.V / 2)] * 2)
+    one, two = (lp.prompt_uncertainty(h, lp.Empirical(TOKENS), Z) for h in (HEAD, halves))
+    assert_allclose(two.covariance, one.covariance, rtol=1e-12)
+    assert two.radius == one.radius
+
+
+def test_prompt_uncertainty_of_several_heads_covers():
+    """An opposite pair on 200 Gaussian prompts: 95% regions, five binomial deviations."""
+    rng, eye = np.random.default_rng(3), np.eye(2)
+    pair = lp.MultiHead([lp.Head(U=s * 0.5 * eye, V=s * eye) for s in (1, -1)])
+    z = np.array([0.6, -0.8])
+    inside = [
+        bool(lp.prompt_uncertainty(pair, lp.Empirical(rng.normal(size=(200, 2))), z).contains(z))
+        for _ in range(200)
+    ]
+    assert abs(np.mean(inside) - 0.94) < 5 * np.sqrt(0.95 * 0.05 / 200)

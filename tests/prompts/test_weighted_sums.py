@@ -2,6 +2,8 @@
 by NumPy on the same normals.
 """
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -16,10 +18,14 @@ KEY = words(jax.random.key(11))
 COSINE, SINE = 0.6, -0.8
 
 
+@partial(jax.jit, static_argnums=(1, 2))
+def _pairs(prompt, count, dtype):
+    return normal_pairs(KEY, prompt, counters((count,)), dtype)
+
+
 def _normals(prompt, L, layout, dtype):
     """The coordinates of the tokens of a prompt, from their names."""
-    pairs = -(-L // layout.per_counter)
-    pair = normal_pairs(KEY, jnp.asarray(prompt), counters((pairs,)), dtype)
+    pair = _pairs(prompt, -(-L // layout.per_counter), dtype)
     g, e = (np.asarray(a, np.float64) for a in pair)
     return (np.stack([g, e], axis=1).ravel()[:L], None) if layout is _SCORES else (g, e)
 
@@ -48,6 +54,11 @@ def _scales(sigmas, layout, dtype):
     return (jnp.asarray(sigmas, dtype), *(jnp.full(len(sigmas), x, dtype) for x in further))
 
 
+def _compiled(ways):
+    """All of them in one program."""
+    return jax.jit(lambda *arguments: [way(*arguments) for way in ways])
+
+
 @pytest.mark.parametrize(
     ("layout", "L", "sigma"),
     [
@@ -67,12 +78,12 @@ def test_weighted_sums_by_blocks_and_kernel_against_numpy(layout, L, sigma):
         scales, lengths = _scales([sigma] * 3, layout, dtype), jnp.full(3, L, jnp.uint32)
         arguments = KEY, jnp.asarray(prompts), scales, lengths
         options = {"capacity": capacity, "layout": layout}
-        ways = [_by_blocks(*arguments, **options)]
+        ways = [partial(_by_blocks, **options)]
         if dtype == jnp.float32:
             # by the CPU's kernel, where there is one
-            ways.append(weighted_sums(*arguments, **options))
-            ways.append(fused_sums(*arguments, **options, interpret=True))
-        for sums in ways:
+            ways.append(partial(weighted_sums, **options))
+            ways.append(partial(fused_sums, **options, interpret=True))
+        for sums in _compiled(ways)(*arguments):
             assert sums[0].dtype == dtype
             assert np.allclose(_ratios(*map(np.asarray, sums)), expected, tolerance, tolerance)
 
@@ -86,7 +97,9 @@ def test_weighted_sums_do_not_depend_on_the_launch(monkeypatch):
         monkeypatch.setattr(_weighted_sums, "_PROGRAMS", programs)
         few = KEY, prompts[:count], (sigma[:count],), length[:count]
         capacity = capacity_for(L, _SCORES)
-        sums = fused_sums(*few, capacity=capacity, layout=_SCORES, interpret=True)
+        (sums,) = _compiled(
+            [partial(fused_sums, capacity=capacity, layout=_SCORES, interpret=True)]
+        )(*few)
         found.append(_ratios(*map(np.asarray, sums))[0])
     assert np.allclose(found[0], found[1], rtol=1e-5)
     assert np.allclose(found[0], found[2], rtol=1e-6)
@@ -105,11 +118,9 @@ def test_weighted_sums_of_different_lengths_and_scales():
         _oracle(i, L, sigma, SCORES_AND_VALUES, jnp.float32)
         for i, (L, sigma) in enumerate(zip(lengths, sigmas, strict=True))
     ]
-    for sums in (
-        weighted_sums(*arguments, **options),
-        _by_blocks(*arguments, **options),
-        fused_sums(*arguments, **options, interpret=True),
-    ):
+    ways = [partial(way, **options) for way in (weighted_sums, _by_blocks)]
+    ways.append(partial(fused_sums, **options, interpret=True))
+    for sums in _compiled(ways)(*arguments):
         assert np.allclose(_ratios(*map(np.asarray, sums)), expected, 3e-5, 3e-5)
 
 

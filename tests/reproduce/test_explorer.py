@@ -124,6 +124,8 @@ def test_explore_writes_the_page_and_opens_it(tmp_path, monkeypatch):
     assert done.exit_code == 0
     assert target.read_text(encoding="utf-8") == page()
     assert opened == [target.as_uri()]
+    done = CliRunner().invoke(app, ["explore", "--output", str(target), "--no-browser", "--json"])
+    assert json.loads(done.stdout)["facts"] == {"page": str(target), "bytes": target.stat().st_size}
     done = CliRunner().invoke(app, ["explore", "--no-browser"])
     path = Path(done.stdout.removeprefix("explorer: ").strip())
     assert path.name == "explorer.html"

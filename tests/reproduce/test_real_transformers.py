@@ -14,13 +14,14 @@ from typer.testing import CliRunner
 from largeprompt.cli.commands import app
 from largeprompt.compression import compress
 from largeprompt.models import RecordedLayer, Recording
+from largeprompt.models.fetch import WEIGHTS
 from largeprompt.prompts import output_error
 from largeprompt.reproduce import studies
 from largeprompt.reproduce.report.panels import Panel
 from largeprompt.reproduce.report.study_panels import panels_of
 from largeprompt.reproduce.studies import _head_numbers as head_numbers
+from largeprompt.reproduce.studies import _texts as frozen
 from largeprompt.reproduce.studies import real_transformers
-from largeprompt.reproduce.studies._texts import TEXTS
 
 from ..weights import fetched
 
@@ -36,12 +37,12 @@ def stored():
         return data.load().astype(np.float64)
 
 
-def _layer(rng, heads=2, n=80, queries=40, scale=0.5, error: float | None = 1e-7):
+def _layer(rng, heads=2, n=80, queries=40, scale=0.5):
     def normal(*shape):
         return rng.normal(size=shape).astype(np.float32)
 
     return RecordedLayer(
-        normal(heads, queries, 4), normal(heads, n, 4), normal(heads, n, 3), scale, error=error
+        normal(heads, queries, 4), normal(heads, n, 4), normal(heads, n, 3), scale, error=1e-7
     )
 
 
@@ -122,6 +123,22 @@ def test_document_has_the_numbers_of_the_stored_result(stored):
     page = (Path(__file__).parents[2] / "docs" / "real_transformers.md").read_text()
     found = re.findall(r"^\|[^|]+\| ([\d.]+) \| ([\d.]+) to ([\d.]+) \|", page, re.MULTILINE)
     assert found == [tuple(map(_shown, interval(row))) for row in rows]
+
+
+def test_document_has_the_controls_of_the_stored_result(stored):
+    rows: dict[str, list[str]] = {"tokens": [], "values": [], "effective": [], "residual": []}
+    for name in real_transformers.MODELS:
+        part = stored.isel({f"{name}_layer": slice(1 if name == "tabpfn" else 0, None)})
+        rows["tokens"].append(f"{float(stored[f'{name}_gaussian_error'].mean()):.2f}")
+        rows["values"].append(f"{float(stored[f'{name}_shuffled_deviation'].mean()):.2f}")
+        share = part[f"{name}_random_effective_share"]
+        rows["effective"].append(f"{float(share.median()):.2f}")
+        literal = part[f"{name}_random_residual"].sel(map="origin")
+        rows["residual"].append(_shown(float(literal.median())))
+    page = (Path(__file__).parents[2] / "docs" / "real_transformers.md").read_text()
+    table = page.split("| control | number |")[1].split("\n\n")[0]
+    found = re.findall(r"\| ([\d.]+) \| ([\d.]+) \| ([\d.]+) \|$", table, re.MULTILINE)
+    assert found == [tuple(row) for row in rows.values()]
 
 
 def test_interval_is_that_of_student():
@@ -212,6 +229,29 @@ def test_task_draws_labels_of_its_odds():
     assert np.mean((X[:, 0] * X[:, 1] > 0) == y) > 0.75
 
 
+def test_untrained_learner_has_the_shapes_of_the_trained_one(tmp_path):
+    """Uniform matrices, no offsets, norms that only standardise; another model each time."""
+    pytest.importorskip("torch")
+    from ..models.tiny_tabpfn import rows, tiny
+
+    model, _ = tiny(tmp_path)
+    found = real_transformers._untrained_learner(model, np.random.default_rng(0))
+    shapes = [[leaf.shape for leaf in jax.tree.leaves(one)] for one in (model, found)]
+    assert shapes[0] == shapes[1]
+    for layer in found.layers:
+        matrix = np.asarray(layer.hidden.matrix)
+        assert 0.9 < abs(matrix).max() * matrix.shape[1] ** 0.5 < 1
+        assert matrix.var() == pytest.approx(1 / (3 * matrix.shape[1]), rel=0.2)
+        assert not np.any(layer.query.offset)
+        np.testing.assert_array_equal(layer.norm_1.weight, 1)
+        assert not np.any(layer.norm_2.bias)
+    X, y = rows(40)
+    again = real_transformers._untrained_learner(model, np.random.default_rng(1))
+    logits = [one.read(X, y).logits(X[:5]) for one in (model, found, again)]
+    assert all(np.all(np.isfinite(one)) for one in logits)
+    assert min(np.abs(logits[0] - logits[1]).max(), np.abs(logits[1] - logits[2]).max()) > 1e-3
+
+
 CONFIG = {
     **STUDY.quick,
     "tasks": ["logistic", "radius"],
@@ -227,18 +267,20 @@ def made_up(monkeypatch):
     """Models whose heads see Gaussian tokens, in place of the real ones."""
     rng = np.random.default_rng(0)
 
-    def recording(error: float | None = 1e-7):
-        return Recording("made up", (tuple(_layer(rng, error=error) for _ in range(3)),))
+    def recording():
+        return Recording("made up", (tuple(_layer(rng) for _ in range(3)),))
 
-    learner = SimpleNamespace(record=lambda *given: recording(None), layers=(None,) * 3)
+    learner = SimpleNamespace(record=lambda *given: recording(), layers=(None,) * 3)
     monkeypatch.setattr(real_transformers, "weights_path", Path)
     monkeypatch.setattr(real_transformers, "TabPFN", SimpleNamespace(load=lambda path: learner))
     monkeypatch.setattr(real_transformers, "load_pretrained", lambda path: (path, None))
     monkeypatch.setattr(real_transformers, "record", lambda *given, **how: recording())
     monkeypatch.setattr(real_transformers, "_random_weights", lambda model, seed: model)
+    monkeypatch.setattr(real_transformers, "_untrained_learner", lambda model, rng: model)
 
 
 @pytest.mark.usefixtures("made_up")
+@pytest.mark.slow
 def test_measure_of_models_that_average(stored):
     """All numbers are there; heads on Gaussian tokens are no decoder."""
     findings = STUDY.run(CONFIG, KEY)
@@ -249,12 +291,12 @@ def test_measure_of_models_that_average(stored):
     assert findings.data.smollm2_layer.values.tolist() == [0]  # every third of three
     assert not findings.as_expected
     broken = [check.statement for check in findings.checks if not check.holds]
-    assert any(statement.startswith("SmolLM2: residual") for statement in broken)
+    assert any(statement.startswith("SmolLM2: effective tokens") for statement in broken)
 
 
 def test_texts_are_long_enough():
-    assert set(STUDY.quick["texts"]) < set(STUDY.full["texts"]) == set(TEXTS)
-    assert min(map(len, TEXTS.values())) > 3000
+    assert set(STUDY.quick["texts"]) < set(STUDY.full["texts"]) == set(frozen.NAMES)
+    assert min(len(frozen.text(name)) for name in frozen.NAMES) > 3000
     assert set(STUDY.quick) == set(STUDY.full)
 
 
@@ -276,7 +318,16 @@ def test_reproduce_names_the_command_that_fetches_weights(monkeypatch, tmp_path)
     assert done.exit_code == 2
     assert done.stderr.count("\n") == 1
     assert "largeprompt models fetch tabpfn smollm2 minilm" in done.stderr
+    assert "missing or altered files of tabpfn (prior_diff" in done.stderr
     assert not out.exists()
+    for name in STUDY.weights:  # files of the right names are not enough
+        for file in WEIGHTS[name].files:
+            path = tmp_path / "nowhere" / name / file
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(b"altered")
+    done = CliRunner().invoke(app, ["reproduce", "--study", STUDY.name, "--out", str(out)])
+    assert "missing or altered files of tabpfn (prior_diff" in done.stderr
+    monkeypatch.setenv("LARGEPROMPT_MODELS", str(tmp_path / "elsewhere"))
     with pytest.raises(FileNotFoundError, match="largeprompt models fetch tabpfn"):
         STUDY.measure(CONFIG, KEY)
 
@@ -299,6 +350,12 @@ def test_real_learner_and_encoder_at_small_size():
     assert float(best[:, 0].median()) > 0.1
     assert 0.8 < float(data.tabpfn_gaussian_error.mean()) < 1.25
     assert 0.8 < float(data.tabpfn_shuffled_deviation.mean()) < 1.25
+    assert float(data.tabpfn_recording_error) < 1e-4
+    literal = {
+        kind: data[f"tabpfn_{kind}residual"].sel(map="origin").isel(tabpfn_layer=slice(1, None))
+        for kind in ("", "random_")
+    }
+    assert float(literal["random_"].median()) < 0.1 < float(literal[""].median())
     how = {"length": 128, "queries": "all"}
     data = real_transformers._language_model("minilm", fetched("minilm"), config, how, rng)
     assert float(data.minilm_recording_error) < 1e-4

@@ -165,6 +165,7 @@ def _assert_lost(result, reason):
     assert f"second no result {reason}" in text
 
 
+@pytest.mark.slow
 def test_report_notices_every_flipped_bit(stored):
     """300 random positions from a fixed seed; ten of them go through the command."""
     path = _cell(stored, "second")
@@ -362,6 +363,7 @@ def _drawn_from(last):
     return compute
 
 
+@pytest.mark.slow
 def test_reproduce_never_shows_a_stale_figure(calls, tmp_path, monkeypatch):
     """A changed number changes figure, data and page; equal numbers change none of them."""
     files = ["figures/second.pdf", "figures/second.png", "data/second.nc", "index.html"]

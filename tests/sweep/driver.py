@@ -4,6 +4,7 @@ import json
 import resource
 import signal
 import sys
+from multiprocessing.synchronize import Event
 
 from largeprompt.sweep import Sweep
 
@@ -17,6 +18,12 @@ def main(
     sweep = Sweep("tests.sweep.cells:draws", [{"seed": seed, **cell} for seed in range(count)])
     print("ready", flush=True)
     return 0 if sweep.run(folder, workers=workers).complete else 1
+
+
+def forked(ready: Event, folder: str, **arguments) -> None:
+    """The same in a process that was forked with all modules imported."""
+    ready.set()
+    sys.exit(main(folder, **arguments))
 
 
 if __name__ == "__main__":

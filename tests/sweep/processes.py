@@ -6,12 +6,16 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from multiprocessing import get_context
+from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 
 import numpy as np
 
 from largeprompt.sweep import Sweep, SweepResult
 from largeprompt.sweep.store import Store
+
+from .driver import forked
 
 ROOT = Path(__file__).parents[2]
 
@@ -29,6 +33,22 @@ def driving(folder: Path, stderr=subprocess.PIPE, **arguments) -> Iterator[subpr
             yield driver
         finally:
             driver.kill()
+
+
+@contextmanager
+def forking(folder: Path, **arguments) -> Iterator[ForkServerProcess]:
+    """Like `driving`, but forked from a process that has imported all a driver needs."""
+    context = get_context("forkserver")
+    context.set_forkserver_preload(["tests.sweep.driver"])
+    ready = context.Event()
+    driver = context.Process(target=forked, args=(ready, str(folder)), kwargs=arguments)
+    driver.start()
+    assert ready.wait(60)
+    try:
+        yield driver
+    finally:
+        driver.kill()
+        driver.join()
 
 
 def python(script: Path, folder: Path) -> subprocess.CompletedProcess:

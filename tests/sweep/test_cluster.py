@@ -67,7 +67,7 @@ def test_sweep_on_a_cluster_survives_a_lost_worker_and_lists_failures(tmp_path, 
 def test_sweep_on_a_cluster_keeps_stored_cells_when_the_scheduler_dies(tmp_path, cluster):
     """Must be the last test of this file: it kills the scheduler."""
     scheduler, address = cluster
-    sweep = draws(200, sleep=0.05)
+    sweep = draws(80, sleep=0.05)
 
     def kill_in_the_middle() -> None:
         while len(list(tmp_path.glob("*.cell"))) < 10:
@@ -78,8 +78,8 @@ def test_sweep_on_a_cluster_keeps_stored_cells_when_the_scheduler_dies(tmp_path,
     killer.start()
     result = sweep.run(tmp_path, cluster=address)
     killer.join()
-    assert 10 <= result.computed < 200
-    assert len(result.failures) == 200 - result.computed
+    assert 10 <= result.computed < 80
+    assert len(result.failures) == 80 - result.computed
     assert all("lost by the cluster" in failure.reason for failure in result.failures)
     assert stored(tmp_path) == result.computed
-    assert values(sweep.run(tmp_path, workers=2)) == expected(200)
+    assert values(sweep.run(tmp_path, workers=2)) == expected(80)

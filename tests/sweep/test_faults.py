@@ -15,7 +15,7 @@ from largeprompt.sweep import Sweep
 
 from . import processes
 from .cells import SIZE
-from .processes import draws, driving, expected, stored, temporary, values
+from .processes import draws, driving, expected, forking, stored, temporary, values
 
 CELL = {"sleep": 0.003, "size": SIZE}
 COUNT = 200
@@ -45,18 +45,25 @@ def _stored_at_least(folder: Path, count: int, driver) -> None:
         time.sleep(0.01)
 
 
+def _stored_by_a_fork(folder: Path, count: int, driver) -> None:
+    while len(list(folder.glob("*.cell"))) < count:
+        assert driver.is_alive()
+        time.sleep(0.01)
+
+
+@pytest.mark.slow
 def test_sweep_keeps_finished_cells_when_the_driver_is_killed(tmp_path):
     moments = random.Random(0)
     counts = [0]
     for kill in range(10):
-        with driving(tmp_path, count=COUNT, **CELL) as driver:
+        with forking(tmp_path, count=COUNT, **CELL) as driver:
             if (
                 kill >= 3
             ):  # the first ones may hit while it looks at the folder, these while it works
-                _stored_at_least(tmp_path, counts[-1] + 1, driver)
+                _stored_by_a_fork(tmp_path, counts[-1] + 1, driver)
             time.sleep(moments.uniform(0, 0.08))
             driver.kill()
-        assert driver.returncode == -signal.SIGKILL
+        assert driver.exitcode == -signal.SIGKILL
         counts.append(stored(tmp_path))  # every one of them whole
         assert counts[-1] >= counts[-2]
     assert 0 < counts[-1] < COUNT

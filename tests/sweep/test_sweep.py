@@ -73,6 +73,7 @@ def test_cell_address_depends_on_everything_that_determines_the_result(tmp_path,
     monkeypatch.setattr(_provenance, "PACKAGE", package)
     for name, changes in (
         ("measures.py", True),
+        ("reproduce/texts/story.txt", True),
         ("reproduce/report/figures.py", False),
         ("cli/x.py", False),
     ):

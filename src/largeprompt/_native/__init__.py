@@ -11,32 +11,45 @@ from importlib import util
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import ffi
 from jaxtyping import Array, Float, UInt32
 
 _SHORTEST = 64  # fewest tokens, which fill the lanes
 _NARROW = 64  # most coordinates of key and value for which many queries are faster than in XLA
 _FEW = 4  # most queries for which the kernel is faster at every width
+_SHARED = 8  # the same for keys and values of whole vectors, which four queries read together
+_VECTOR = 16  # coordinates of the widest vector
 _TARGETS = ("largeprompt_tilted_moments", "largeprompt_weighted_sums")
+
+
+@cache
+def library() -> ctypes.CDLL | None:
+    """The compiled kernels; None if there are none that can be loaded."""
+    found = util.find_spec(f"{__name__}.kernels")
+    try:
+        return None if found is None or found.origin is None else ctypes.CDLL(found.origin)
+    except OSError:
+        return None
 
 
 @cache
 def available() -> bool:
     """Register the kernels with JAX; False if they are not compiled or do not run."""
-    found = util.find_spec(f"{__name__}.kernels")
-    if found is None or found.origin is None:
+    kernels = library()
+    if kernels is None:
         return False
     try:
         # start the backend first: it would fail to start with a target that it rejects
         cpu = jax.local_devices(backend="cpu")[0]
-        library = ctypes.CDLL(found.origin)
         for name in _TARGETS:
-            ffi.register_ffi_target(name, ffi.pycapsule(getattr(library, name)), platform="cpu")
+            ffi.register_ffi_target(name, ffi.pycapsule(getattr(kernels, name)), platform="cpu")
         # kernels compiled for another version of the interface fail here or at the first call
         with jax.ensure_compile_time_eval(), jax.default_device(cpu):
-            one = jnp.ones((1, 1), jnp.float32)
-            return bool(tilted_moments(one, one, None, one)[1][0, 0] == 1)
-    except (OSError, AttributeError, RuntimeError):
+            one = np.ones((1, 1), np.float32)
+            mean = jax.jit(lambda a: tilted_moments(a, a, None, a)[1])(one)
+            return bool(np.asarray(mean) == 1)
+    except (AttributeError, RuntimeError):
         return False
 
 
@@ -46,7 +59,9 @@ def fits(
     """Whether `tilted_moments` is available for these arrays and faster than XLA."""
     n, width, q = len(keys), keys.shape[1] + values.shape[1], len(tilts)
     singles = keys.dtype == values.dtype == tilts.dtype == jnp.float32
-    return singles and n >= _SHORTEST and (width <= _NARROW or q <= _FEW) and available()
+    whole = keys.shape[1] % _VECTOR == values.shape[1] % _VECTOR == 0
+    few = q <= (_SHARED if whole else _FEW)
+    return singles and n >= _SHORTEST and (width <= _NARROW or few) and available()
 
 
 def tilted_moments(
@@ -63,7 +78,7 @@ def tilted_moments(
     results = [jax.ShapeDtypeStruct(shape, jnp.float32) for shape in shapes]
     # a batch of tilts with one prompt becomes a longer list of tilts: nothing is copied
     call = ffi.ffi_call(_TARGETS[0], results, vmap_method="expand_dims")
-    logs = jnp.zeros(0) if log_weights is None else log_weights
+    logs = np.zeros(0, np.float32) if log_weights is None else log_weights
     log_normaliser, mean = call(keys, values, logs.astype(jnp.float32), tilts)
     return log_normaliser, mean
 

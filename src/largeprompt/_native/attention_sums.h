@@ -4,7 +4,9 @@
 constexpr int kGroups = LANES == 16 ? 16 : 8;  // vectors of a tile: as many as fit the registers
 constexpr int64_t kTile = kGroups * kLanes;    // tokens scored before their weights are formed
 constexpr int64_t kRows = 64;                  // the same for tokens that are not transposed
-constexpr int64_t kAhead = 32;                 // prefetch distance for these, in tokens
+constexpr int64_t kAhead = 128;                // prefetch distance for these, in tokens
+constexpr int kTilts = 4;                      // tilts that share the reading of whole vectors
+constexpr int kColumns = LANES == 16 ? 4 : 2;  // vectors of values for these
 
 // Replaces the scores s of a tile by the weights e^{s - top}; returns the factor by which the
 // sums so far must be rescaled.
@@ -34,6 +36,9 @@ INLINE void log_weights_of_tile(const Problem& p, int64_t first, int64_t size, F
   for (int64_t t = size; t < tile; ++t) log[t] = kNothing;
 }
 
+// Into the second-level cache: a tile's worth of requests would block the first one.
+INLINE void prefetch(const float* at) { __builtin_prefetch(at, 0, 2); }
+
 // Adds the products of coordinates from j on of a vector of rows and those of a tilt.
 template <int columns>
 INLINE void add_products(const float* const* row, int64_t j, const float* tilt, int64_t ahead,
@@ -42,7 +47,7 @@ INLINE void add_products(const float* const* row, int64_t j, const float* tilt, 
   for (int i = 0; i < kLanes; ++i)
     for (int c = 0; c < columns; ++c) {
       const float* at = row[i] + j + c * kLanes;
-      __builtin_prefetch(at + ahead);
+      prefetch(at + ahead);
       products[i] += load(at) * load(tilt + c * kLanes);
     }
 }
@@ -136,22 +141,103 @@ INLINE void add_values(const Rows& of, const float* rows, int64_t size, const fl
   }
 }
 
+// Adds the scores of a tile of rows of whole vectors for kTilts tilts, for which every row is read
+// once.
+INLINE void add_scores_of_group(const Rows& of, const float* rows, int64_t size,
+                                const float* tilts, Floats (*scores)[kRows / kLanes]) {
+  constexpr int together = kLanes / kTilts;
+  for (int64_t t = 0; t < size; t += together) {
+    Floats products[kLanes] = {};
+    const float* row[together];
+    for (int i = 0; i < together; ++i) row[i] = rows + std::min(t + i, size - 1) * of.d;
+    for (int64_t j = 0; j < of.d; j += kLanes) {
+      Floats tilt[kTilts];
+      for (int a = 0; a < kTilts; ++a) tilt[a] = load(tilts + a * of.d + j);
+      for (int i = 0; i < together; ++i) {
+        prefetch(row[i] + j + kAhead * of.d);
+        const Floats x = load(row[i] + j);
+        for (int a = 0; a < kTilts; ++a) products[i * kTilts + a] += x * tilt[a];
+      }
+    }
+    float found[kLanes];
+    store(found, sums(products));
+    for (int i = 0; i < together; ++i)
+      for (int a = 0; a < kTilts; ++a)
+        reinterpret_cast<float*>(scores[a])[t + i] += found[i * kTilts + a];
+  }
+}
+
+// `add_rows` for kTilts tilts, for which every row is read once.
+template <int columns>
+INLINE void add_rows_of_group(const float* rows, int64_t d, const Floats (*scores)[kRows / kLanes],
+                              int64_t size, const float* fades, float* means) {
+  Floats moved[kTilts][columns];
+  const float* weights[kTilts];
+  for (int a = 0; a < kTilts; ++a) {
+    weights[a] = reinterpret_cast<const float*>(scores[a]);
+    for (int c = 0; c < columns; ++c) moved[a][c] = load(means + a * d + c * kLanes) * fades[a];
+  }
+  for (int64_t t = 0; t < size; ++t) {
+    Floats x[columns];
+    for (int c = 0; c < columns; ++c) x[c] = load(rows + t * d + c * kLanes);
+    for (int a = 0; a < kTilts; ++a)
+      for (int c = 0; c < columns; ++c) moved[a][c] += weights[a][t] * x[c];
+  }
+  for (int a = 0; a < kTilts; ++a)
+    for (int c = 0; c < columns; ++c) store(means + a * d + c * kLanes, moved[a][c]);
+}
+
+// One tile and kTilts tilts, for keys and values of whole vectors.
+INLINE void add_tile_of_group(const Problem& p, const Rows& keys, const float* scored,
+                              const Rows& values, const float* read, int64_t first, int64_t size,
+                              int64_t a, Sums* sums_so_far, float* means) {
+  Floats scores[kTilts][kRows / kLanes];
+  float fades[kTilts];
+  for (int b = 0; b < kTilts; ++b) log_weights_of_tile<kRows>(p, first, size, scores[b]);
+  add_scores_of_group(keys, scored, size, p.tilts + a * p.k, scores);
+  for (int b = 0; b < kTilts; ++b) fades[b] = weights_of_scores<kRows>(scores[b], sums_so_far[b]);
+  int64_t j = 0;
+  for (; j + kColumns * kLanes <= values.d; j += kColumns * kLanes)
+    add_rows_of_group<kColumns>(read + j, values.d, scores, size, fades, means + j);
+  for (; j < values.d; j += kLanes)
+    add_rows_of_group<1>(read + j, values.d, scores, size, fades, means + j);
+}
+
+// The sum of weights times numbers, one for each row of a tile.
+INLINE float dot(const float* weights, const float* numbers, int64_t size) {
+  Floats products{};
+  int64_t t = 0;
+  for (; t + kLanes <= size; t += kLanes) products += load(weights + t) * load(numbers + t);
+  float total = sum(products);
+  for (; t < size; ++t) total += weights[t] * numbers[t];
+  return total;
+}
+
 // For few tilts or wide tokens (keys or values of at least one vector): rows are read in place.
 // Values that are the keys are read from the first-level cache.
 void sums_by_rows(const Problem& p, int64_t begin, int64_t end, int64_t from, int64_t to,
                   Sums* sums_so_far, float* means) {
   Rows keys(p.keys, p.n, p.k), values(p.values, p.n, p.v);
+  const bool numbers = p.v == 1, whole = p.k % kLanes == 0 && p.v % kLanes == 0;
   for (int64_t first = begin; first < end; first += kRows) {
     const int64_t size = std::min(kRows, end - first);
     const float* scored = keys.tile(first, size);
-    const float* read = values.tile(first, size);
-    for (int64_t a = from; a < to; ++a) {
+    const float* read = numbers ? p.values + first : values.tile(first, size);
+    int64_t a = from;
+    for (; whole && a + kTilts <= to; a += kTilts)
+      add_tile_of_group(p, keys, scored, values, read, first, size, a, sums_so_far + (a - from),
+                        means + (a - from) * p.v);
+    for (; a < to; ++a) {
       Floats scores[kRows / kLanes];
       log_weights_of_tile<kRows>(p, first, size, scores);
       add_scores(keys, scored, size, p.tilts + a * p.k, scores);
       const float fade = weights_of_scores<kRows>(scores, sums_so_far[a - from]);
       const float* weights = reinterpret_cast<const float*>(scores);
-      add_values(values, read, size, weights, fade, means + (a - from) * p.v);
+      float* mean = means + (a - from) * p.v;
+      if (numbers)
+        *mean = *mean * fade + dot(weights, read, size);
+      else
+        add_values(values, read, size, weights, fade, mean);
     }
   }
 }

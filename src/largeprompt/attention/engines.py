@@ -9,7 +9,6 @@ memory does not grow with the number of tokens. *fused* does the same in one ker
 from functools import partial
 from typing import Any, Literal, NamedTuple, get_args
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh
@@ -110,7 +109,7 @@ def checked_engine(engine: Any, block_size: Any) -> tuple[Engine, int | None]:
 
 
 def sharded_moments(
-    prompt: Empirical,
+    tokens: Tokens,
     tilts: Float[Array, "q d"],
     mesh: Mesh,
     *,
@@ -118,19 +117,22 @@ def sharded_moments(
     engine: Engine = "auto",
     block_size: int | None = None,
 ) -> TiltedMoments:
-    """`empirical_moments` with the tokens sharded over a mesh, and the shards merged."""
-    missing = _devices.padded_size(prompt.n, mesh) - prompt.n
+    """Moments of tokens sharded over a mesh, the shards merged."""
+    n = len(tokens.points)
+    missing = _devices.padded_size(n, mesh) - n
     if missing:  # pad with tokens of weight 0
-        logs = prompt.log_weights
-        logs = jnp.zeros(prompt.n, prompt.dtype) if logs is None else logs
+        points, values, logs = tokens
+        logs = jnp.zeros(n, points.dtype) if logs is None else logs
         logs = jnp.pad(logs, (0, missing), constant_values=-jnp.inf)
-        points = jnp.pad(prompt.points, ((0, missing), (0, 0)))
-        prompt = eqx.tree_at(lambda mu: mu.points, prompt.with_log_weights(logs), points)
+        points, values = jax.tree.map(
+            lambda array: jnp.pad(array, ((0, missing), (0, 0))), (points, values)
+        )
+        tokens = Tokens(points, values, logs)
     return _devices.run_sharded(
         _part_of_a_prompt,
         mesh,
         tilts,
-        prompt,
+        tokens,
         gathered=True,
         axes=tuple(mesh.axis_names),
         with_cov=with_cov,
@@ -140,9 +142,9 @@ def sharded_moments(
 
 
 def _part_of_a_prompt(
-    tilts: Float[Array, "q d"], prompt: Empirical, *, axes: tuple[str, ...], **options
+    tilts: Float[Array, "q d"], tokens: Tokens, *, axes: tuple[str, ...], **options
 ) -> TiltedMoments:
-    part = empirical_moments(prompt, tilts, **options)
+    part = _moments(tokens, tilts, **options)
     return jax.tree.map(lambda leaf: jax.lax.all_gather(leaf, axes), part).union()
 
 

@@ -128,7 +128,7 @@ class MultiHead(AbstractHead):
 
     The weights of all heads come from the same tokens, so their errors are correlated: those of
     opposite heads (U, V) and (-U, -V) mostly cancel. What is defined for one head only, such as
-    `lp.horizon`, raises; pass it one of `.heads`.
+    `lp.assumption_3_3`, raises; pass it one of `.heads`.
 
     **Arguments:** `heads`, a non-empty sequence of heads with equal d and equal m.
 

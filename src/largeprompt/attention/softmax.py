@@ -13,7 +13,14 @@ from jaxtyping import Array, Float
 from .. import _checks, _devices
 from .._typing import ArrayInput
 from ..measures import AbstractMeasure, Empirical, KeyValues, TiltedMoments, require_domain
-from .engines import Engine, checked_engine, empirical_moments, key_value_moments, sharded_moments
+from .engines import (
+    Engine,
+    Tokens,
+    checked_engine,
+    empirical_moments,
+    key_value_moments,
+    sharded_moments,
+)
 from .head import AbstractHead, Head
 
 
@@ -65,10 +72,12 @@ def _attend(
     mesh: Mesh | None,
 ) -> Float[Array, "*batch m"]:
     """The output of one head at queries that were checked."""
-    if mesh is None:
-        pair = measure.as_key_values()
-        if pair is not None and head.splits_at(pair.key_dim):
+    pair = measure.as_key_values()
+    if pair is not None and head.splits_at(pair.key_dim):
+        if mesh is None:
             return _attend_pair(head, pair, z, engine=engine, block_size=block_size)
+        return _attend_pair_on_mesh(head, pair, z, mesh, engine=engine, block_size=block_size)
+    if mesh is None:
         prompt = measure.as_prompt()
         if prompt is not None:
             return _attend_tokens(head, prompt, z, engine=engine, block_size=block_size)
@@ -104,12 +113,33 @@ def _attend_pair(
     block_size: int | None,
 ) -> Float[Array, "*batch m"]:
     """`_attend_tokens` for a head whose scores need keys only and whose outputs need values."""
+    moments = key_value_moments(
+        pair, _tilts_of_keys(head, pair, z), engine=engine, block_size=block_size
+    )
+    return _read_values(head, pair, moments.mean).reshape(*z.shape[:-1], head.out_dim)
+
+
+def _attend_pair_on_mesh(
+    head: Head, pair: KeyValues, z: Float[Array, "*batch k"], mesh: Mesh, **options: Any
+) -> Float[Array, "*batch m"]:
+    """`_attend_pair` with keys and values sharded over the devices of a mesh."""
+    tokens = Tokens(pair.keys, pair.values, pair.log_weights)
+    tilts = _tilts_of_keys(head, pair, z)
+    means = sharded_moments(tokens, tilts, _devices.checked_mesh(mesh), **options).mean
+    return _read_values(head, pair, means).reshape(*z.shape[:-1], head.out_dim)
+
+
+def _tilts_of_keys(
+    head: Head, pair: KeyValues, z: Float[Array, "*batch k"]
+) -> Float[Array, "q d_k"]:
     dtype = np.promote_types(pair.dtype, np.float32)
-    U, V, z = _checks.same_dtype(head.U[: pair.key_dim], head.V[:, pair.key_dim :], z)
-    tilts = jnp.matmul(z.reshape(-1, head.query_dim), U.T, precision="highest").astype(dtype)
-    means = key_value_moments(pair, tilts, engine=engine, block_size=block_size).mean
-    V, means = _checks.same_dtype(V, means)
-    return jnp.matmul(means, V.T, precision="highest").reshape(*z.shape[:-1], head.out_dim)
+    U, z = _checks.same_dtype(head.U[: pair.key_dim], z)
+    return jnp.matmul(z.reshape(-1, head.query_dim), U.T, precision="highest").astype(dtype)
+
+
+def _read_values(head: Head, pair: KeyValues, means: Float[Array, "q d_v"]) -> Float[Array, "q m"]:
+    V, means = _checks.same_dtype(head.V[:, pair.key_dim :], means)
+    return jnp.matmul(means, V.T, precision="highest")
 
 
 @eqx.filter_jit
@@ -134,7 +164,8 @@ def _on_mesh(
                 "drop `mesh=`",
             )
         )
-    return sharded_moments(prompt, tilts_of(head, measure, queries), mesh, **options)
+    tokens = Tokens(prompt.points, None, prompt.log_weights)
+    return sharded_moments(tokens, tilts_of(head, measure, queries), mesh, **options)
 
 
 def read_out(head: AbstractHead, means: Float[Array, "q d"]) -> Float[Array, "q m"]:

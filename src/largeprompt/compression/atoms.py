@@ -1,4 +1,4 @@
-"""Rules that choose tokens by what a Gaussian tail cannot say, and queries between those at hand.
+"""Rules that choose the tokens to keep, and queries between those at hand.
 
 A token's part of the output is c_i(z) = p_i(z) (v_i - T(z)). A Gaussian for the other tokens says
 s(z) (a + B w), for their share s of the attention and steps w of the query along few directions.
@@ -8,25 +8,83 @@ an atom is needed for.
 
 import numpy as np
 
+from .compression_problem import Problem
+from .tail_fit import with_tail
+from .token_blocks import parts
+
 _MOST_SPREAD = 512  # queries, with those between
 _TURNS = 3  # partners of each query
 _RIDGE = 1e-3
 _CANDIDATES = 1024  # tokens of a pursuit besides four times those that it chooses
 
 
-def spread(queries: np.ndarray) -> np.ndarray:
-    """The queries, and sums of two deviations from the mean over sqrt(2): same mean and covariance.
+def chosen(problem: Problem, atoms: int, rank: int | None, choose: str) -> np.ndarray:
+    """Indices of the atoms by one of the rules."""
+    if choose == "attention mass":
+        return top_tokens(problem, attention_mass(problem), atoms)
+    if choose == "leverage":
+        return _most_leverage(problem, atoms)
+    p = problem.attention.all_weights()
+    features = np.zeros((len(p), 0))
+    if rank is not None and len(problem.keep) < problem.n:
+        tail = with_tail(problem, problem.keep, rank).tail
+        assert tail is not None  # for the type checker
+        steps = problem.queries - np.asarray(tail.tilt, np.float64)
+        along = steps @ np.asarray(tail.factor, np.float64)[: problem.keys.shape[1]]
+        features = tail_features(p, problem.keep, along)
+    if choose == "matching pursuit":
+        return matching_pursuit(p, problem.values, features, problem.keep, atoms)
+    return top_tokens(problem, residual_leverage(p, problem.values, features), atoms)
 
-    Few queries are a rough sample of their law; those between smooth it.
+
+def top_tokens(problem: Problem, score: np.ndarray, atoms: int) -> np.ndarray:
+    """Indices of the tokens to keep and of the highest scores; tokens of weight 0 come last."""
+    score = np.where(problem.log_masses > -np.inf, score, -np.inf)
+    score[problem.keep] = np.inf
+    return _highest(score, atoms)
+
+
+def attention_mass(problem: Problem) -> np.ndarray:
+    """E[p_i] for every token."""
+    return problem.attention.mean_weights()
+
+
+def _most_leverage(problem: Problem, atoms: int) -> np.ndarray:
+    """Indices of the tokens to keep and of the highest leverages.
+
+    Leverage, E[p_i^2 |v_i - T|^2], is what the output loses, to first order, without the token. It
+    lies between E[p_i^2 (|v_i| -+ |T|)^2], which is cheap, so it is computed for the tokens only
+    that these bounds leave in question.
     """
-    q, mean = len(queries), queries.mean(axis=0)
-    turns = min(_TURNS, _MOST_SPREAD // max(q, 1) - 1)
-    if q < 8 or turns < 1:
-        return queries
-    steps = queries - mean
-    shifts = [1 + (turn + 1) * q // (turns + 1) for turn in range(turns)]
-    pairs = [mean + (steps + np.roll(steps, shift, axis=0)) / 2**0.5 for shift in shifts]
-    return np.concatenate([queries, *pairs])
+    if atoms == 0:
+        return np.arange(0)
+    attention = problem.attention
+    T, squares = attention.outputs, attention.squares
+    norms = np.sqrt(np.sum(T**2, axis=1))
+    powers = attention.sums_of_squares(np.stack([norms**0, norms, norms**2]))
+    middle, half = squares * powers[0] + powers[2], 2 * np.sqrt(squares) * powers[1]
+    slack = 1e-5 * (middle + half)  # of rounding
+    low, high = np.maximum(middle - half - slack, 0.0), middle + half + slack
+    low[problem.keep] = high[problem.keep] = np.inf
+    index = np.flatnonzero(high >= np.partition(low, problem.n - atoms)[problem.n - atoms])
+    score = np.empty(len(index))
+    for block in parts(len(index)):
+        part = index[block]
+        p, values = attention.weights(part) ** 2, problem.values[part]
+        cross = np.einsum("nv,nv->n", values, p.T @ T.astype(p.dtype))
+        score[block] = squares[part] * p.sum(axis=0) - 2 * cross + norms**2 @ p
+    score[np.isin(index, problem.keep)] = np.inf
+    return index[_highest(score, atoms)]
+
+
+def _highest(score: np.ndarray, count: int) -> np.ndarray:
+    """Indices of the highest scores, in order; the first ones among equals."""
+    if count == 0:
+        return np.arange(0)
+    lowest = np.partition(score, len(score) - count)[len(score) - count]
+    above = np.flatnonzero(score > lowest)
+    equal = np.flatnonzero(score == lowest)[: count - len(above)]
+    return np.sort(np.concatenate([above, equal]))
 
 
 def residual_leverage(p: np.ndarray, values: np.ndarray, features: np.ndarray) -> np.ndarray:
@@ -80,3 +138,18 @@ def _annihilator(features: np.ndarray) -> np.ndarray:
     gram = X.T @ X + _RIDGE * q * np.eye(X.shape[1])
     rest = np.eye(q) - X @ np.linalg.solve(gram, X.T)
     return rest @ rest
+
+
+def spread(queries: np.ndarray) -> np.ndarray:
+    """The queries, and sums of two deviations from the mean over sqrt(2): same mean and covariance.
+
+    Few queries are a rough sample of their law; those between smooth it.
+    """
+    q, mean = len(queries), queries.mean(axis=0)
+    turns = min(_TURNS, _MOST_SPREAD // max(q, 1) - 1)
+    if q < 8 or turns < 1:
+        return queries
+    steps = queries - mean
+    shifts = [1 + (turn + 1) * q // (turns + 1) for turn in range(turns)]
+    pairs = [mean + (steps + np.roll(steps, shift, axis=0)) / 2**0.5 for shift in shifts]
+    return np.concatenate([queries, *pairs])

@@ -1,14 +1,7 @@
-"""Compressed prompts: kept tokens and one scaled Gaussian for all others.
-
-The Gaussian is stored at the tilt u_0 of the mean query: mass, mean and a factor F of its
-covariance there. Its cumulant function at u is log_mass + <mean, w> + |F'w|^2 / 2, w = u - u_0, and
-its tilted mean is mean + F F'w, so that attending to it costs as much as attending to rank + 1
-tokens.
-"""
+"""Compressed prompts: kept tokens and one scaled Gaussian for all others."""
 
 from typing import NamedTuple
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -17,6 +10,7 @@ from jaxtyping import Array, Float
 from .. import _checks
 from .._typing import ArrayInput, KeyInput
 from ..measures import AbstractMeasure, Empirical, KeyValues
+from .gaussian_tail import Tail
 
 
 class CompressionError(NamedTuple):
@@ -32,71 +26,6 @@ class CompressionError(NamedTuple):
     percentile_99: Array
     queries: int
     held_out: bool
-
-
-class Tail(eqx.Module):
-    """A scaled Gaussian of tokens (k, v), stored at a tilt of the keys."""
-
-    tilt: Float[Array, " k"]
-    log_mass: Float[Array, ""]
-    mean: Float[Array, " d"]
-    factor: Float[Array, "d r"]
-
-    @property
-    def rank(self) -> int:
-        """Number of columns of the factor."""
-        return self.factor.shape[-1]
-
-    def _from_tilt(self, u: Float[Array, " d"]) -> Float[Array, " d"]:
-        k = self.tilt.shape[-1]
-        return jnp.concatenate([u[:k] - self.tilt, u[k:]])
-
-    def log_mgf(self, u: Float[Array, " d"]) -> Float[Array, ""]:
-        """The logarithm of the integral of e^{<u, x>}."""
-        w = self._from_tilt(u)
-        return self.log_mass + self.mean @ w + jnp.sum((w @ self.factor) ** 2) / 2
-
-    def tilted_mean(self, u: Float[Array, " d"]) -> Float[Array, " d"]:
-        """Mean of the Gaussian tilted by u."""
-        return self.mean + self.factor @ (self._from_tilt(u) @ self.factor)
-
-    def moved_to(self, tilt: ArrayInput) -> "Tail":
-        """The same measure stored at another tilt of the keys."""
-        tilt = _checks.shaped("tilt", _checks.finite("tilt", tilt), self.tilt.shape)
-        tilt = tilt.astype(self.tilt.dtype)
-        u = jnp.concatenate([tilt, jnp.zeros(len(self.mean) - len(tilt), tilt.dtype)])
-        return Tail(tilt, self.log_mgf(u), self.tilted_mean(u), self.factor)
-
-    def merge(self, other: "Tail") -> "Tail":
-        """The Gaussian with mass, mean and covariance of both, at the tilt of the first.
-
-        Associative for tails at one tilt. The ranks add up, plus one for the distance of the
-        means; `truncated` reduces them.
-        """
-        other = other.moved_to(self.tilt)
-        top = jnp.logaddexp(self.log_mass, other.log_mass)
-        first, second = jnp.exp(self.log_mass - top), jnp.exp(other.log_mass - top)
-        gap = jnp.sqrt(first * second) * (other.mean - self.mean)
-        columns = [
-            jnp.sqrt(first) * self.factor,
-            jnp.sqrt(second) * other.factor,
-            gap[:, None],
-        ]
-        mean = self.mean + second * (other.mean - self.mean)
-        return Tail(self.tilt, top, mean, jnp.concatenate(columns, axis=1))
-
-    def truncated(self, rank: int, queries: ArrayInput | None = None) -> "Tail":
-        """The Gaussian of lower rank that serves these tilts of the keys best.
-
-        Without queries all directions of the keys count alike.
-        """
-        k = self.tilt.shape[-1]
-        tilt, factor = np.asarray(self.tilt, np.float64), np.asarray(self.factor, np.float64)
-        steps = None if queries is None else np.asarray(queries, np.float64) - tilt
-        root, inverse = query_metric(steps, k)
-        pulled = root.T @ factor[:k]
-        found = low_rank(pulled @ pulled.T, pulled @ factor[k:].T, 0.0, rank, root, inverse)
-        return Tail(self.tilt, self.log_mass, self.mean, jnp.asarray(found, self.factor.dtype))
 
 
 class Compressed(AbstractMeasure):
@@ -144,6 +73,7 @@ class Compressed(AbstractMeasure):
     def append(self, keys: ArrayInput, values: ArrayInput) -> "Compressed":
         """With new tokens as atoms; the error measured before no longer holds and is dropped."""
         new = KeyValues(keys, values)
+        self._check_same_dimensions("new tokens", new.keys, new.values)
         weights = None
         if self.log_weights is not None:
             weights = jnp.concatenate([self.log_weights, jnp.zeros(new.n, self.dtype)])
@@ -170,10 +100,11 @@ class Compressed(AbstractMeasure):
                 )
             )
         chosen = np.zeros(self.n, bool)
-        chosen[np.asarray(index, int)] = True
+        chosen[_checks.indices("index", index, self.n)] = True
         k, weights = self.keys.shape[-1], self._masses()
         points = jnp.concatenate([self.keys, self.values], axis=1)
-        tail, rank = self.tail, self.tail.rank if rank is None else rank
+        tail = self.tail
+        rank = tail.rank if rank is None else _checks.count("rank", rank, least=0)
         for i in np.flatnonzero(chosen):
             log_mass = weights[i] + points[i, :k] @ tail.tilt
             one = Tail(tail.tilt, log_mass, points[i], jnp.zeros((self.dim, 0), self.dtype))
@@ -185,6 +116,15 @@ class Compressed(AbstractMeasure):
 
     def merge(self, other: "Compressed") -> "Compressed":
         """The measure of both prompts: all atoms, and one tail for both tails."""
+        if not isinstance(other, Compressed):
+            raise ValueError(
+                _checks.message(
+                    "merge joins two compressed prompts",
+                    f"a {type(other).__name__}",
+                    "compress it first, or append its tokens",
+                )
+            )
+        self._check_same_dimensions("the other prompt", other.keys, other.values)
         logs = None
         if self.log_weights is not None or other.log_weights is not None:
             logs = jnp.concatenate([self._masses(), other._masses()])
@@ -194,6 +134,19 @@ class Compressed(AbstractMeasure):
             jnp.concatenate(pair) for pair in ((self.keys, other.keys), (self.values, other.values))
         )
         return Compressed(keys, values, logs, tail)
+
+    def _check_same_dimensions(self, name: str, keys: Array, values: Array) -> None:
+        own, theirs = (
+            (k.shape[-1], v.shape[-1]) for k, v in ((self.keys, self.values), (keys, values))
+        )
+        if own != theirs:
+            raise ValueError(
+                _checks.message(
+                    f"{name} must have keys of dimension {own[0]} and values of dimension {own[1]}",
+                    f"dimensions {theirs[0]} and {theirs[1]}",
+                    "pass tokens of the same head",
+                )
+            )
 
     def _masses(self) -> Float[Array, " n"]:
         return jnp.zeros(self.n, self.dtype) if self.log_weights is None else self.log_weights
@@ -274,41 +227,28 @@ class Compressed(AbstractMeasure):
         return None if pair is None else pair.as_prompt()
 
 
-def query_metric(steps: np.ndarray | None, k: int) -> tuple[np.ndarray, np.ndarray]:
-    """A root R of the second moment of the steps w, and its inverse transpose.
-
-    A hundredth of the mean variance is added in every direction.
-    """
-    if steps is None:
-        return np.eye(k), np.eye(k)
-    values, axes = np.linalg.eigh(steps.T @ steps / len(steps))
-    values = np.maximum(values, 0.0) + 0.01 * max(float(values.mean()), 1e-300)
-    return axes * np.sqrt(values), axes / np.sqrt(values)
+def outputs(found: Compressed, queries: np.ndarray) -> np.ndarray:
+    """Attention of tilts of the keys to a compressed prompt, in NumPy and float64."""
+    return outputs_and_weights(found, queries)[0]
 
 
-def low_rank(
-    key_cov: np.ndarray,
-    cross: np.ndarray,
-    gap: float,
-    rank: int,
-    root: np.ndarray,
-    inverse: np.ndarray,
-) -> np.ndarray:
-    """Factor (d, r) of a covariance of tokens (k, v) that serves steps w = R g, g white, best.
-
-    **Arguments:** `key_cov` = R'Cov(k, k)R, `cross` = R'Cov(k, v), `gap` the squared distance of
-    the outputs that an error in the mass of the tail confuses. The directions are those of largest
-    E|Cov(v, k) w|^2 + gap E(w'Cov(k, k)w - its mean)^2 / 4.
-    """
-    _, axes = np.linalg.eigh(cross @ cross.T + gap * key_cov @ key_cov / 2)
-    axes = axes[:, ::-1][:, :rank]
-    return factor_of(axes.T @ key_cov @ axes, cross.T @ axes, inverse @ axes)
-
-
-def factor_of(curvature: np.ndarray, slopes: np.ndarray, directions: np.ndarray) -> np.ndarray:
-    """F with F_k F_k' = W Q W' and F_v F_k' = B W', for directions W, curvature Q, slopes B."""
-    values, axes = np.linalg.eigh(curvature)
-    kept = values > 1e-12 * max(values.max(initial=0.0), 1e-300)
-    roots = np.sqrt(values[kept])
-    of_keys, of_values = directions @ (axes[:, kept] * roots), slopes @ (axes[:, kept] / roots)
-    return np.concatenate([of_keys, of_values])
+def outputs_and_weights(found: Compressed, queries: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The outputs (q, v), and the weights (q, n) of the atoms."""
+    keys, values = (np.asarray(a, np.float64) for a in (found.keys, found.values))
+    scores = queries @ keys.T
+    if found.log_weights is not None:
+        scores = scores + np.asarray(found.log_weights, np.float64)
+    read = values[None]
+    if found.tail is not None:
+        tail, k = found.tail, keys.shape[1]
+        steps = queries - np.asarray(tail.tilt, np.float64)
+        mean, factor = (np.asarray(a, np.float64) for a in (tail.mean, tail.factor))
+        along = steps @ factor[:k]
+        score = float(tail.log_mass) + steps @ mean[:k] + np.sum(along**2, axis=1) / 2
+        scores = np.column_stack([scores, score])
+        read = mean[k:] + along @ factor[k:].T
+    terms = np.exp(scores - scores.max(axis=1, keepdims=True))
+    terms /= terms.sum(axis=1, keepdims=True)
+    if found.tail is None:
+        return terms @ values, terms
+    return terms[:, :-1] @ values + terms[:, -1:] * read, terms[:, :-1]

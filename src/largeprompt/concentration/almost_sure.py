@@ -9,6 +9,7 @@ lambda_max of V E[(x - x_u)(x - x_u)' e^{2<u,x>}] V' / e^{2 psi(u)}. This covari
 from the tilts by u and 2u; for Gaussian tokens it is e^{sigma^2} V(G + Guu'G)V'.
 """
 
+import itertools
 from collections.abc import Sequence
 
 import equinox as eqx
@@ -99,11 +100,18 @@ def growing_prompt(
 def iterated_logarithm_scale(
     head: AbstractHead, mu: AbstractMeasure, z: Float[Array, " d"]
 ) -> Float[Array, ""]:
-    """sqrt(lambda_max) of the asymptotic covariance of sqrt(L) (T_L - T)."""
-    u = head.U @ z
-    shift = mu.tilted_mean(2 * u) - mu.tilted_mean(u)
-    second = mu.tilted_cov(2 * u) + jnp.outer(shift, shift)
-    covariance = jnp.exp(mu.log_mgf(2 * u) - 2 * mu.log_mgf(u)) * (head.V @ second @ head.V.T)
+    """sqrt(lambda_max) of the asymptotic covariance of sqrt(L) (T_L - T), which for heads a and b
+    is e^{psi(u_a + u_b) - psi(u_a) - psi(u_b)} V_a E[(x - T_a)(x - T_b)'] V_b', x tilted by
+    u_a + u_b.
+    """
+    covariance = jnp.zeros(())
+    for a, b in itertools.product(head.heads, head.heads):
+        first, second = a.U @ z, b.U @ z
+        both = first + second
+        shifts = [mu.tilted_mean(both) - mu.tilted_mean(u) for u in (first, second)]
+        square = mu.tilted_cov(both) + shifts[0][:, None] * shifts[1]
+        mass = jnp.exp(mu.log_mgf(both) - mu.log_mgf(first) - mu.log_mgf(second))
+        covariance = covariance + mass * (a.V @ square @ b.V.T)
     return jnp.sqrt(jnp.linalg.norm(covariance, 2))
 
 
@@ -120,23 +128,27 @@ def _path(
     """Distances at the lengths; memory does not depend on them."""
 
     def block(carry: tuple, index: Array) -> tuple:
-        total, found = carry
+        totals, found = carry
         tokens = mu.sample(jax.random.fold_in(key, index), _BLOCK).points
-        scores = jnp.matmul(tokens, head.U @ z, precision="highest")
-        values = jnp.matmul(tokens, head.V.T, precision="highest")
-        each = SoftmaxSums(scores, (jnp.ones_like(scores), values))
-        inside = jax.lax.associative_scan(SoftmaxSums.merge, each)
-        before = jax.tree.map(lambda a: jnp.broadcast_to(a, (_BLOCK, *a.shape)), total)
-        _, (outputs,) = before.merge(inside).averages()
-        distance = jnp.linalg.norm(outputs - limit, axis=1)
+        error, after = -limit, []
+        for one, total in zip(head.heads, totals, strict=True):
+            scores = jnp.matmul(tokens, one.U @ z, precision="highest")
+            values = jnp.matmul(tokens, one.V.T, precision="highest")
+            each = SoftmaxSums(scores, (jnp.ones_like(scores), values))
+            inside = jax.lax.associative_scan(SoftmaxSums.merge, each)
+            before = jax.tree.map(lambda a: jnp.broadcast_to(a, (_BLOCK, *a.shape)), total)
+            _, (outputs,) = before.merge(inside).averages()
+            error = error + outputs
+            after.append(total.merge(jax.tree.map(lambda a: a[-1], inside)))
+        distance = jnp.linalg.norm(error, axis=1)
         position = lengths - 1 - index * _BLOCK
         here = (position >= 0) & (position < _BLOCK)
         found = jnp.where(here, distance[jnp.clip(position, 0, _BLOCK - 1)], found)
-        return (total.merge(jax.tree.map(lambda a: a[-1], inside)), found), None
+        return (after, found), None
 
     dtype = mu.dtype
     sums = (jnp.zeros((), dtype), jnp.zeros(head.out_dim, dtype))
     empty = SoftmaxSums(jnp.array(-jnp.inf, dtype), sums)
-    start = (empty, jnp.zeros(lengths.shape, dtype))
+    start = ([empty] * len(head.heads), jnp.zeros(lengths.shape, dtype))
     (_, found), _ = jax.lax.scan(block, start, jnp.arange(blocks))
     return found

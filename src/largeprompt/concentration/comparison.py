@@ -11,12 +11,13 @@ from ..prompts import AbstractMethod, OutputError
 from ..prompts.methods import as_method
 from ..prompts.query_averages import check_dimensions
 from ._attributes import attributes
+from ._query_law import query_law
 
 
 def limit_comparison(
     head: AbstractHead,
     mu: AbstractMeasure,
-    nu: AbstractMeasure,
+    nu: AbstractMeasure | ArrayInput,
     lengths: ArrayInput,
     method: AbstractMethod | None = None,
 ) -> xr.Dataset:
@@ -31,12 +32,13 @@ def limit_comparison(
 
     >>> import jax.numpy as jnp
     >>> import largeprompt as lp
-    >>> head, nu = lp.Head(U=jnp.eye(2), V=jnp.eye(2)), lp.Dirac(jnp.ones(2))
-    >>> far = lp.limit_comparison(head, lp.Rademacher(2), nu, [1e9])
+    >>> head = lp.Head(U=jnp.eye(2), V=jnp.eye(2))
+    >>> far = lp.limit_comparison(head, lp.Rademacher(2), jnp.ones(2), [1e9])
     >>> # the distance between the limits, 2 (1 - tanh 1)^2, is left
     >>> print(f"{float(far.own_limit[0]):.1e} {float(far.linear[0]):.4f}")
     5.6e-10 0.1137
     """
+    nu = query_law("nu", nu)
     check_dimensions(head, mu, nu)
     wanted, method = length_vector(lengths), as_method(method)
     longest = longest_finite(wanted)

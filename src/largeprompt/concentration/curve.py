@@ -14,6 +14,7 @@ from ..prompts.methods import as_method
 from ..prompts.quantities import as_quantity
 from ..prompts.query_averages import Values, check_dimensions
 from ._attributes import attributes
+from ._query_law import query_law
 from .explicit_bound import explicit_bound
 
 
@@ -21,7 +22,7 @@ from .explicit_bound import explicit_bound
 def concentration_curve(
     head: AbstractHead,
     mu: AbstractMeasure,
-    nu: AbstractMeasure,
+    nu: AbstractMeasure | ArrayInput,
     lengths: ArrayInput,
     quantity: AbstractQuantity | None = None,
     method: AbstractMethod | None = None,
@@ -29,10 +30,11 @@ def concentration_curve(
     """$E |T_L - T|^2$ averaged over queries of law nu, for every length L (what Prop. 3.1 of
     Boursier & Boyer bounds).
 
-    **Arguments:** `quantity` is `OutputError()` (None), or `GradientError("U")` or `("V")` for the
-    squared error of the derivative (Prop. 3.4). `method` as in `expect`: None is `Exact()`, which
-    samples no prompt and is right in the tails too; laws of tokens or queries without an exact
-    average need `QuasiMonteCarlo(key)`; `MonteCarlo(key)` samples prompts and queries.
+    **Arguments:** `nu` is the law of the query, or one query of shape (d,). `quantity` is
+    `OutputError()` (None), or `GradientError("U")` or `("V")` for the squared error of the
+    derivative (Prop. 3.4). `method` as in `expect`: None is `Exact()`, which samples no prompt and
+    is right in the tails too; laws of tokens or queries without an exact average need
+    `QuasiMonteCarlo(key)`; `MonteCarlo(key)` samples prompts and queries.
 
     **Returns:** a dataset over "length" with `value`, `error` (numerical error, or standard error
     where points are random) and `local_slope` = d ln value / d ln L (from neighbouring lengths
@@ -52,6 +54,7 @@ def concentration_curve(
     """
     quantity = as_quantity(OutputError() if quantity is None else quantity)
     method = as_method(method)
+    nu = query_law("nu", nu)
     check_dimensions(head, mu, nu)
     wanted = length_vector(lengths)
     values = method.along_length(quantity, head, mu, nu, longest_finite(wanted))(wanted)

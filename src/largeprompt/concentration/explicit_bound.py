@@ -19,6 +19,8 @@ R = G - Gu u'G/sigma^2 the covariance given a score, so that
 
 For dT/dV the same holds with tr(G) and |Gu|^2, once for every output. The average over queries
 N(c, C) is finite if kappa = lambda_max(C^{1/2} U'GU C^{1/2}) < 1/2, where the sharp exponent is 1.
+By Minkowski's inequality the root of the error of several heads is at most the sum of the roots of
+their bounds; errors of dT/dV add up.
 """
 
 import numpy as np
@@ -33,11 +35,17 @@ def explicit_bound(
 ) -> np.ndarray | None:
     """The bound, averaged over queries of law nu, for every length; infinite if kappa >= 1/2.
 
-    None where it is not known: for dT/dU, several heads, tokens that are not Gaussian, and laws of
-    queries that are neither Gaussian nor discrete.
+    None where it is not known: for dT/dU, tokens that are not Gaussian, and laws of queries that
+    are neither Gaussian nor discrete.
     """
+    if len(head.heads) > 1:
+        each = [explicit_bound(one, mu, nu, lengths, quantity) for one in head.heads]
+        known = [bound for bound in each if bound is not None]
+        if len(known) < len(each):
+            return None
+        return np.sum(known, 0) if quantity == "gradient_V" else np.sum(np.sqrt(known), 0) ** 2
     tokens, queries, atoms = mu.as_gaussian(), nu.as_gaussian(), nu.atoms()
-    if tokens is None or quantity not in ("output", "gradient_V") or len(head.heads) > 1:
+    if tokens is None or quantity not in ("output", "gradient_V"):
         return None
     U, V, G = (np.asarray(a, np.float64) for a in (head.U, head.V, tokens.covariance))
     copies = 1

@@ -10,11 +10,12 @@ from .._float64 import not_traced
 from .._search import smallest_length
 from .._typing import ArrayInput
 from ..attention import AbstractHead
-from ..measures import AbstractMeasure, Dirac
+from ..measures import AbstractMeasure
 from ..prompts import AbstractMethod, AbstractQuantity, MonteCarlo, OutputError, SecondMoment
 from ..prompts.methods import as_method
 from ..prompts.quantities import as_quantity
 from ..prompts.query_averages import AlongLength, check_dimensions
+from ._query_law import query_law
 
 LONGEST = 1e15
 
@@ -60,7 +61,7 @@ def prompt_length_for(
     """
     quantity = as_quantity(OutputError() if quantity is None else quantity)
     method = as_method(method)
-    nu = z if isinstance(z, AbstractMeasure) else Dirac(z)
+    nu = query_law("z", z)
     check_dimensions(head, mu, nu)
     share = ""
     target = _checks.number("tolerance", tolerance, "pass for example 0.01", above=0.0)

@@ -197,7 +197,9 @@ def horizon(head: AbstractHead, mu: AbstractMeasure) -> Horizon:
 
     Bohbot et al. (Token Sample Complexity, 2026) bound moments of the law of the output by
     n^-beta, beta = 1/(2(1+H^2)). The root-mean-square error of T_L(z) itself decays like
-    $L^{-theta/2}$, theta = `sharp_exponent(H^2)`. These are different quantities; H slows both.
+    $L^{-theta/2}$, theta = `sharp_exponent(H^2)`. These are different quantities; H slows both. The
+    rates of a `MultiHead` are those of its steepest head, the largest H: the error of a sum falls
+    at least as fast as the slowest of its terms.
 
     >>> import jax.numpy as jnp
     >>> import largeprompt as lp
@@ -214,5 +216,5 @@ def horizon(head: AbstractHead, mu: AbstractMeasure) -> Horizon:
                 "pass Gaussian(mu.mean(), mu.cov()) for the Gaussian of the same moments",
             )
         )
-    kappa = steepness(head, normal, normal)
+    kappa = max(steepness(one, normal, normal) for one in head.heads)
     return Horizon(math.sqrt(kappa), 1 / (2 * (1 + kappa)), sharp_exponent(kappa) / 2)

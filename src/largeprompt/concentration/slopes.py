@@ -33,7 +33,7 @@ def fit_slope(curve: xr.Dataset, confidence: float = 0.95) -> SlopeFit:
     >>> import jax, jax.numpy as jnp
     >>> import largeprompt as lp
     >>> head, mu = lp.Head(U=jnp.eye(1) / 4, V=jnp.eye(1)), lp.Gaussian(jnp.zeros(1), jnp.eye(1))
-    >>> method = lp.MonteCarlo(jax.random.key(0))
+    >>> method = lp.MonteCarlo(jax.random.key(0), relative_error=0.05)
     >>> sampled = lp.concentration_curve(head, mu, mu, [30, 100, 300], method=method)
     >>> fit = lp.fit_slope(sampled)
     >>> fit.low < -1 < fit.high

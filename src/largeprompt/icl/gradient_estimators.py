@@ -20,16 +20,19 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float, Key, Shaped
 
 from .._arrays import cast
+from .._float64 import is_traced
 from .._linalg import psd_sqrt
 from .._message import message
 from ..prompts.normals import counters, normal_pairs, words
 from ..prompts.sampling import SCORES_AND_VALUES, polar
 from ..prompts.weighted_sums import weighted_sums
+from .many_head_risk import softmax_excess
 from .output_moments import OutputMoments
-from .params import AbstractParams
+from .params import AbstractParams, BlockParams, blocks_of
 from .risks import Attention
 from .score_sampling import Response, frame, linear_response, softmax_response
 
@@ -62,7 +65,8 @@ class Regression(eqx.Module):
             covariances = (task.cov, task.query_cov, task.task_cov)
             roots = [psd_sqrt(cov) for cov in cast(covariances, jnp.float64)]
             self.root, self.query_root, self.w_root = cast(roots, dtype)
-            self.noise = jnp.sqrt(task.noise_variance.astype(jnp.float64)).astype(dtype)
+            xp = jnp if is_traced(task.noise_variance) else np  # NumPy compiles nothing
+            self.noise = cast(xp.sqrt(xp.asarray(task.noise_variance, xp.float64)), dtype)
 
     def queries(self, key: Key[Array, ""], n: int) -> Queries:
         """Draw w and one query, n times; the same numbers in float32 and float64."""
@@ -106,15 +110,45 @@ def conditional_loss(
 
 
 class ConditionalLoss(eqx.Module):
-    """`lp.Exact()`: the expectation given w and queries, at a cost that does not depend on L."""
+    """`lp.Exact()`: the expectation given w and queries, at a cost that does not depend on L.
+
+    Several heads must be in block form: the joint moments of their softmaxes come from tables.
+    """
 
     regression: Regression
     moments: OutputMoments
+    length: Float[Array, "*runs"]  # of softmax attention; infinity for linear attention
     batch: int = eqx.field(static=True)
 
     def __call__(self, key: Key[Array, ""], params: AbstractParams) -> Float[Array, ""]:
         queries = self.regression.queries(key, self.batch)
-        return conditional_loss(self.regression, self.moments, params, queries)
+        if len(params.parts()) == 1:
+            return conditional_loss(self.regression, self.moments, params, queries)
+        blocks = blocks_of(params)
+        if blocks is None:
+            raise ValueError(
+                message(
+                    "several heads have an exact loss given w and query in block form only",
+                    f"{len(params.parts())} heads of other forms",
+                    "pass method=lp.MonteCarlo(), or heads of lp.BlockParams",
+                )
+            )
+        return self._of_several(blocks, queries)
+
+    def _of_several(self, blocks: tuple[BlockParams, ...], queries: Queries) -> Float[Array, ""]:
+        """Linear attention sees sum_h b_h A_h; softmax adds what prompts do to pairs of heads."""
+        cov = _product(self.regression.root, self.regression.root)
+        b = jnp.stack([block.b for block in blocks])
+        u = jnp.stack([_product(queries.x, block.A.T) for block in blocks])
+        pull = _product(queries.w, cov)
+        target = jnp.sum(queries.w * queries.x, axis=1)
+        label = jnp.sum(queries.w * pull, axis=1) + self.regression.noise**2
+        whole = jnp.tensordot(b, u, 1)
+        mean, variance = (jnp.sum(whole * other, axis=1) for other in (pull, _product(whole, cov)))
+        linear = (mean**2 + label * variance) * self.moments.inverse_length
+        excess = softmax_excess(u, b, (self.length, cov, pull, target, label))
+        errors = jnp.mean((mean - target) ** 2 + linear) + excess
+        return 0.5 * (errors + self.regression.noise**2)
 
 
 class AbstractPromptLoss(eqx.Module):

@@ -297,7 +297,8 @@ class LinearRegression(AbstractTask):
         """By `lp.Exact()` the expectation given w and queries; by `lp.MonteCarlo()` from scores."""
         regression = Regression(self, dtype)
         if isinstance(method, Exact):
-            return ConditionalLoss(regression, output_moments(length, attention), batch)
+            of_softmax = jax.device_put(np.float64(math.inf if attention == "linear" else length))
+            return ConditionalLoss(regression, output_moments(length, attention), of_softmax, batch)
         if not isinstance(method, MonteCarlo):
             serves = "lp.Exact(), lp.MonteCarlo() or lp.MonteCarlo(whole_tokens=True)"
             raise unsupported(self, "three gradient estimators", method, serves)

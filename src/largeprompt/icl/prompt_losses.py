@@ -11,6 +11,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int, Key
 
 from .. import _checks
+from .._quick_programs import compiled_quickly
 from ..attention import attend, attend_linear
 from ..prompts.methods import Estimate, MonteCarlo, needed_key
 from .params import AbstractParams
@@ -81,7 +82,7 @@ class PromptRisk(AbstractRisk):
         return along
 
 
-@eqx.filter_jit
+@compiled_quickly
 def _draws(task: AbstractTask, length: float, keys: Key[Array, " n"]) -> Any:
     return jax.vmap(lambda key: task.draw(key, length))(keys)
 
@@ -92,7 +93,7 @@ def _mean_loss(
     return jnp.mean(jax.vmap(lambda draw: _loss(task, attention, params, *draw))(draws))
 
 
-@eqx.filter_jit
+@compiled_quickly
 def _losses_along(
     task: AbstractTask,
     attention: Attention,

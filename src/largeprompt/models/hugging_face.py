@@ -7,6 +7,7 @@ padding, so every recorded array belongs to tokens of the prompt.
 """
 
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -17,16 +18,12 @@ import numpy as np
 from .. import _checks
 from .._extras import require
 from .._progress import progress_bar
-from .recording import RecordedLayer, Recording
+from .attention_interface import attention_named, check_model, check_scores, evaluation_mode
+from .recording import RecordedLayer, Recording, relative_error, squared_differences
 
 _NAME = "largeprompt_recording_"  # followed by the implementation that is called
 _WRAPPED = ("sdpa", "eager")  # others are recorded through the first
 _OUTPUTS = ("o_proj", "c_proj", "out_proj", "dense", "out_lin", "Wo", "output.dense")
-_OTHER_SCORES = {  # arguments that make scores something else than <k, z>
-    "softcap": "soft-capped scores",
-    "s_aux": "learnt sinks",
-    "position_bias": "position biases",
-}
 _CHUNK = 2048  # tokens of a causal model at a time
 _MOST_QUERIES, _SHARE = 256, 4  # by default, of causal models: 256, at most a quarter of the prompt
 _HIDDEN = -1e4  # entries of a mask below this hide a key
@@ -74,7 +71,7 @@ def record(
     """
     torch = require("torch", extra="models")
     transformers = require("transformers", extra="models")
-    _check_model(model, transformers)
+    check_model(model, transformers, "AutoModel")
     if queries is not None and queries != "all":
         queries = _checks.count("queries", queries)
     prompts, texts = _prompts(torch, model, inputs, tokenizer, length)
@@ -89,7 +86,9 @@ def record(
         with progress_bar(label, steps, shown=progress and steps > 1) as advance:
             for prompt, parts in zip(prompts, chunks, strict=True):
                 recorder.start(queries, prompt.length)
-                _forward(backbone, prompt, parts, advance)
+                for _ in _forward(backbone, prompt, parts):
+                    recorder.next_part()
+                    advance()
                 recorded.append(recorder.layers(model))
     return Recording(_model_name(model), tuple(recorded), texts)
 
@@ -99,25 +98,6 @@ class _Prompt(NamedTuple):
 
     arguments: dict[str, Any]
     length: int
-
-
-def _check_model(model: Any, transformers: Any) -> None:
-    if not isinstance(model, transformers.PreTrainedModel):
-        raise ValueError(
-            _checks.message(
-                "model must be a model of the transformers library",
-                f"a {type(model).__name__}",
-                "load one with AutoModel.from_pretrained(path)",
-            )
-        )
-    if model.device.type == "meta":
-        raise ValueError(
-            _checks.message(
-                "the model must have weights",
-                "a model on the device 'meta'",
-                "load it with from_pretrained, or move it with to_empty and initialise it",
-            )
-        )
 
 
 def _model_name(model: Any) -> str:
@@ -240,12 +220,34 @@ def _rows(torch: Any, inputs: dict[str, Any]) -> list[dict[str, Any]]:
         row = {name: torch.as_tensor(value[number]) for name, value in inputs.items()}
         if mask is not None:
             seen = torch.as_tensor(mask[number]).bool()
+            _check_padding(seen.cpu().numpy(), next(iter(row.values())).shape[0])
             row = {
                 name: value[seen.to(value.device)] if value.shape[:1] == seen.shape else value
                 for name, value in row.items()
             }
         rows.append(row)
     return rows
+
+
+def _check_padding(seen: np.ndarray, tokens: int) -> None:
+    """Check that a mask of one prompt hides tokens at its ends only."""
+    places = np.flatnonzero(seen)
+    if seen.shape != (tokens,):
+        raise ValueError(
+            _checks.message(
+                "attention_mask must have one number for each token",
+                f"{seen.size} numbers for {tokens} tokens",
+                "pass the mask that the tokenizer returned with the ids",
+            )
+        )
+    if len(places) and len(places) != places[-1] - places[0] + 1:
+        raise ValueError(
+            _checks.message(
+                "attention_mask may hide padding only, at the ends of a prompt",
+                f"a mask that hides token {int(places[0] + np.argmin(seen[places[0] :]))}",
+                "drop hidden tokens from the ids",
+            )
+        )
 
 
 def _check_length(model: Any, prompt: _Prompt, queries: int | str | None) -> None:
@@ -291,7 +293,8 @@ def _chunks(model: Any, prompt: _Prompt, chunk: int | None) -> list[slice]:
     return [slice(start, start + size) for start in range(0, prompt.length, size)]
 
 
-def _forward(model: Any, prompt: _Prompt, parts: list[slice], advance: Callable[..., None]) -> None:
+def _forward(model: Any, prompt: _Prompt, parts: list[slice]) -> Iterator[None]:
+    """Run the model on one part after the other; yields after each."""
     cache: dict[str, Any] = {}
     for part in parts:
         arguments = prompt.arguments
@@ -300,7 +303,7 @@ def _forward(model: Any, prompt: _Prompt, parts: list[slice], advance: Callable[
         found = model(**arguments)
         if len(parts) > 1:
             cache = {"past_key_values": found.past_key_values}
-        advance()
+        yield
 
 
 _CURRENT: ContextVar["_Recorder"] = ContextVar("recorder")
@@ -313,53 +316,19 @@ def _recording(torch: Any, transformers: Any, model: Any) -> Iterator["_Recorder
     for name in _WRAPPED:
         transformers.AttentionInterface.register(_NAME + name, _attention)
         transformers.AttentionMaskInterface.register(_NAME + name, masks[name])
-    configs = configurations(model)
-    before = [config._attn_implementation for config in configs]
-    training = [(module, module.training) for module in model.modules()]
     functions = transformers.AttentionInterface()
     names = {id(module): name for name, module in model.named_modules()}
     recorder = _Recorder(lambda module: _original(module, functions), names)
+
+    def renamed(name: str) -> str:
+        return _NAME + (name if name in _WRAPPED else _WRAPPED[0])
+
     token = _CURRENT.set(recorder)
     try:
-        model.eval()
-        for config, name in zip(configs, before, strict=True):
-            config._attn_implementation = _NAME + (name if name in _WRAPPED else _WRAPPED[0])
-        with torch.no_grad():
+        with torch.no_grad(), evaluation_mode(model), attention_named(model, renamed):
             yield recorder
     finally:
         _CURRENT.reset(token)
-        for config, name in zip(configs, before, strict=True):
-            config._attn_implementation = name
-        for module, mode in training:
-            module.training = mode
-
-
-def check_scores(module: Any, others: Mapping[str, Any], fix: str) -> None:
-    """Raise if arguments of an attention function change the scores <k, z>."""
-    for name, meaning in _OTHER_SCORES.items():
-        if others.get(name) is not None:
-            raise ValueError(
-                _checks.message(
-                    "scores must be inner products of queries and keys",
-                    f"{type(module).__name__} with {meaning}",
-                    fix,
-                )
-            )
-
-
-def configurations(model: Any) -> list[Any]:
-    """All configurations that the model's modules read, outer ones first."""
-    found: dict[int, Any] = {}
-
-    def add(config: Any) -> None:
-        if hasattr(config, "_attn_implementation") and id(config) not in found:
-            found[id(config)] = config
-            for name in config.sub_configs:
-                add(getattr(config, name, None))
-
-    for module in model.modules():
-        add(getattr(module, "config", None))
-    return list(found.values())
 
 
 def _original(module: Any, functions: Mapping[str, Callable]) -> Callable:
@@ -409,7 +378,14 @@ class _Recorder:
     def start(self, queries: int | str | None, length: int) -> None:
         """Begin a prompt of `length` tokens."""
         self._queries, self._length = queries, length
-        self._kept: dict[int, tuple[Any, _Kept]] = {}
+        self._kept: dict[tuple[int, int], tuple[Any, _Kept]] = {}
+        self._calls: Counter[int] = Counter()
+
+    def next_part(self) -> None:
+        """Begin the next chunk of the prompt. Until then a second call of a module, as in ALBERT,
+        is that of another layer.
+        """
+        self._calls.clear()
 
     def keep(
         self,
@@ -446,14 +422,16 @@ class _Recorder:
                         "run the model in a wider number type, such as model.float()",
                     )
                 )
-        _, before = self._kept.get(id(module), (None, None))
+        place = id(module), self._calls[id(module)]
+        self._calls[id(module)] += 1
+        _, before = self._kept.get(place, (None, None))
         squares = (0.0, 0.0) if before is None else before.squares
         if len(index):
-            layer = RecordedLayer(queries, keys, values, scaling)
-            own = _array(output[0, first:]).swapaxes(0, 1)
-            new = _differences(layer, own, positions if causal else None)
+            seen = positions if causal else None
+            layer = RecordedLayer(queries, keys, values, scaling, positions=seen)
+            new = squared_differences(layer, _array(output[0, first:]).swapaxes(0, 1))
             squares = (squares[0] + new[0], squares[1] + new[1])
-        self._kept[id(module)] = (
+        self._kept[place] = (
             module,
             _Kept(
                 [*(before.queries if before else []), queries],
@@ -490,7 +468,6 @@ class _Recorder:
         for module, kept in self._kept.values():
             name = self._names.get(id(module), "")
             queries = np.concatenate(kept.queries, axis=1)
-            difference, size = kept.squares
             found.append(
                 RecordedLayer(
                     queries,
@@ -499,7 +476,7 @@ class _Recorder:
                     kept.scaling,
                     _output_matrix(model, module, name, len(queries) * kept.values.shape[-1]),
                     np.concatenate(kept.positions) if kept.causal else None,
-                    float(np.sqrt(difference / size)) if size > 0 else float(difference > 0),
+                    relative_error(*kept.squares),
                     name,
                 )
             )
@@ -537,24 +514,6 @@ def _check_mask(
             "record a prompt that is no longer than the window" if window else "drop the mask",
         )
     )
-
-
-def _differences(
-    layer: RecordedLayer, own: np.ndarray, positions: np.ndarray | None
-) -> tuple[float, float]:
-    """Sums of squares of recomputed minus own outputs, and of own outputs."""
-    difference = 0.0
-    for head in range(layer.heads):
-        group = layer.group(head)
-        scores = layer.scaling * layer.queries[head] @ layer.keys[group].T
-        if positions is not None:
-            scores[np.arange(layer.n) > positions[:, None]] = -np.inf
-        scores -= scores.max(axis=1, keepdims=True)
-        weights = np.exp(scores)
-        weights /= weights.sum(axis=1, keepdims=True)
-        gap = weights @ layer.values[group] - own[head]
-        difference += float(np.sum(gap.astype(np.float64) ** 2))
-    return difference, float(np.sum(own.astype(np.float64) ** 2))
 
 
 def _output_matrix(model: Any, module: Any, name: str, inputs: int) -> np.ndarray | None:

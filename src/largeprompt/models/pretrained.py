@@ -9,6 +9,8 @@ from typing import Any, NamedTuple
 from .. import _checks
 from .._extras import require
 
+_LONGEST_REASON = 200  # characters
+
 
 class Pretrained(NamedTuple):
     """A model in evaluation mode and its tokenizer, as `record(model, text, tokenizer=...)`."""
@@ -29,12 +31,15 @@ def load_pretrained(path: str | Path) -> Pretrained:
     transformers = require("transformers", extra="models")
     path = Path(path)
     if path.is_dir() and (path / "config.json").exists():
-        with _without_bars(transformers):
-            model = transformers.AutoModel.from_pretrained(path, local_files_only=True)
-        tokenizer = transformers.AutoTokenizer.from_pretrained(path, local_files_only=True)
+        with _whole("a folder with a whole model and its tokenizer", path):
+            with _without_bars(transformers):
+                model = transformers.AutoModel.from_pretrained(path, local_files_only=True)
+            tokenizer = transformers.AutoTokenizer.from_pretrained(path, local_files_only=True)
     elif path.is_file() and path.suffix == ".gguf":
-        model = _from_gguf(transformers, path)
-        tokenizer = transformers.AutoTokenizer.from_pretrained(path.parent, gguf_file=path.name)
+        require("gguf", extra="models")
+        with _whole("a whole .gguf file", path):
+            model = _from_gguf(transformers, path)
+            tokenizer = transformers.AutoTokenizer.from_pretrained(path.parent, gguf_file=path.name)
     else:
         raise ValueError(
             _checks.message(
@@ -48,7 +53,6 @@ def load_pretrained(path: str | Path) -> Pretrained:
 
 def _from_gguf(transformers: Any, path: Path) -> Any:
     """The weights as plain tensors, in a model made from the file's configuration."""
-    require("gguf", extra="models")
     reader = require("transformers.modeling_gguf_pytorch_utils", extra="models")
     config = transformers.AutoConfig.from_pretrained(path.parent, gguf_file=path.name)
     model = transformers.AutoModelForCausalLM.from_config(config)
@@ -59,15 +63,25 @@ def _from_gguf(transformers: Any, path: Path) -> Any:
     tied = set(getattr(model, "_tied_weights_keys", None) or ())
     lost = [name for name in missing if name not in tied]
     if lost or unexpected:
-        raise ValueError(
-            _checks.message(
-                f"the file must have the weights of {type(model).__name__}",
-                f"missing {lost[:3]}, unknown {list(unexpected)[:3]}",
-                "convert the model again",
-            )
-        )
+        raise ValueError(f"missing tensors {lost[:3]}, unknown ones {list(unexpected)[:3]}")
     model.name_or_path = path.stem
     return model
+
+
+@contextmanager
+def _whole(rule: str, path: Path) -> Iterator[None]:
+    """Errors of transformers about damaged or incomplete files, on one line."""
+    try:
+        yield
+    except Exception as error:  # of many kinds, some of several paragraphs
+        reason = " ".join(f"{type(error).__name__}: {error}".split())
+        raise ValueError(
+            _checks.message(
+                f"a model must be {rule}",
+                f"{str(path)!r} ({reason[:_LONGEST_REASON]})",
+                "copy, convert or fetch it again",
+            )
+        ) from error
 
 
 @contextmanager

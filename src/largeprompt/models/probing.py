@@ -28,7 +28,7 @@ from ..compression.linearised import cross_validated
 from ..concentration import regime
 from ..measures import Gaussian, Mixture
 from ..prompts import prompt_uncertainty
-from ..prompts.discrete_tokens import error_table
+from ..prompts.error_table import error_table
 from .recording import RecordedHead, RecordedLayer, Recording
 
 MAPS = ("best", "mean query", "origin")

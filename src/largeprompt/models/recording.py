@@ -93,6 +93,29 @@ class RecordedLayer(eqx.Module):
         return self.n if self.positions is None else int(self.positions.min()) + 1
 
 
+def squared_differences(
+    layer: RecordedLayer, own: Float[np.ndarray, "h q v"]
+) -> tuple[float, float]:
+    """Sums of squares of recomputed attention minus the model's own outputs, and of the latter."""
+    difference = 0.0
+    for head in range(layer.heads):
+        group = layer.group(head)
+        scores = layer.scaling * layer.queries[head] @ layer.keys[group].T
+        if layer.positions is not None:
+            scores[np.arange(layer.n) > layer.positions[:, None]] = -np.inf
+        scores -= scores.max(axis=1, keepdims=True)
+        weights = np.exp(scores)
+        weights /= weights.sum(axis=1, keepdims=True)
+        gap = weights @ layer.values[group] - own[head]
+        difference += float(np.sum(gap.astype(np.float64) ** 2))
+    return difference, float(np.sum(own.astype(np.float64) ** 2))
+
+
+def relative_error(difference: float, size: float) -> float:
+    """Root of the ratio of `squared_differences`; 0 or 1 if the outputs vanish."""
+    return (difference / size) ** 0.5 if size > 0 else float(difference > 0)
+
+
 class Recording(eqx.Module):
     """Queries, keys and values of every layer of a model, for one or more prompts.
 

@@ -20,7 +20,7 @@ from .. import _checks
 from .._typing import ArrayInput
 from .checkpoints import read_checkpoint
 from .fetch import weights_path
-from .recording import RecordedLayer, Recording
+from .recording import RecordedLayer, Recording, relative_error, squared_differences
 
 _AT_ONCE = 256  # tokens whose scores on the whole context are in memory
 _OUTLIER = 4.0  # deviations beyond which features grow logarithmically
@@ -127,11 +127,6 @@ def _attended(
 @eqx.filter_jit
 def _keys_and_values(layer: EncoderLayer, tokens: Float[Array, "n w"]) -> KeysAndValues:
     return KeysAndValues(layer.split(layer.key(tokens)), layer.split(layer.value(tokens)))
-
-
-@eqx.filter_jit
-def _queries(layer: EncoderLayer, tokens: Float[Array, "n w"]) -> Float[Array, "h n k"]:
-    return layer.split(layer.query(tokens))
 
 
 @eqx.filter_jit
@@ -283,16 +278,20 @@ class TabPFN(eqx.Module):
 
     def record(self, X: ArrayInput, y: ArrayInput, X_test: ArrayInput) -> Recording:
         """Queries, keys and values of every layer: prompt 0 has the queries of test rows, prompt 1
-        those of the labelled rows themselves; both have the keys and values of the context.
+        those of the labelled rows themselves; both have the keys and values of the context. `error`
+        of a layer is that of attention recomputed from it, in NumPy, relative to the model's own.
         """
         learner, context_tokens = self._read(X, y)
         tokens, found = learner.embedded(X_test), []
         for number, (layer, own_tokens) in enumerate(zip(self.layers, context_tokens, strict=True)):
             context = _keys_and_values(layer, own_tokens)
             rest = (np.asarray(context.keys), np.asarray(context.values), layer.scaling)
-            asked = [np.asarray(_queries(layer, rows)) for rows in (tokens, own_tokens)]
-            matrix = np.asarray(layer.output.matrix)
-            found.append([RecordedLayer(queries, *rest, matrix) for queries in asked])
+            matrix, both = np.asarray(layer.output.matrix), []
+            for rows in (tokens, own_tokens):
+                queries, own = learner.attended(number, rows)
+                error = relative_error(*squared_differences(RecordedLayer(queries, *rest), own))
+                both.append(RecordedLayer(queries, *rest, matrix, error=error))
+            found.append(both)
             tokens = learner.after(number, tokens)
         prompts = tuple(tuple(layers) for layers in zip(*found, strict=True))
         return Recording("tabpfn", prompts, ("test rows", "context rows"))

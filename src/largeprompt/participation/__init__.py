@@ -11,6 +11,7 @@ from .exponential import exponential_table as exponential_table
 from .gradient_moments import GradientMoments as GradientMoments
 from .gradient_moments import gradient_moments as gradient_moments
 from .nested_moments import nested_moments as nested_moments
+from .nested_moments import nested_pair_moments as nested_pair_moments
 from .pair_moments import PairMoments as PairMoments
 from .pair_moments import pair_moments as pair_moments
 from .pair_table import MANY as MANY

@@ -30,7 +30,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Complex, Float, Inexact, Int
-from numpy.polynomial import legendre
+from numpy.polynomial import chebyshev, legendre
 
 from .weight_moments import moment_functions
 
@@ -45,6 +45,8 @@ _DEGREE = 20  # Legendre modes on a panel of s
 _NODES = 96  # on half a line
 _REAL = 5  # real exponents 0, 1, .., matching h to this order at 0
 _REACH = 400.0  # the lines end at this imaginary part, where the transform has fallen like p^-6
+_FAR = 1000.0  # variance beyond which the functions are smooth in 1/sigma
+_FAR_NODES = 32
 _DROP = 45.0 + np.log(LONGEST)  # exponent below which terms are rounding, for all lengths
 
 
@@ -165,7 +167,7 @@ def exponential_table(L: float) -> ExponentialTable:
     if np.isfinite(L):
         centres, halves = _panels()
         points = centres[:, None] + halves[:, None] * legendre.leggauss(_DEGREE)[0]
-        values, modes = moment_functions(np.sqrt(points), L), _projection()
+        values, modes = _functions(points, L), _projection()
         real = _matched(modes, values, halves[0])
         rest = values - np.einsum(
             "hb,psb->hps", real, np.exp(-points[..., None] * np.arange(_REAL))
@@ -182,6 +184,23 @@ def exponential_table(L: float) -> ExponentialTable:
     with jax.enable_x64(True), jax.ensure_compile_time_eval():
         arrays = (_LINES, np.log(sizes), exponents, weights)
         return ExponentialTable(*(jax.device_put(array) for array in arrays))
+
+
+def _functions(variances: np.ndarray, L: float) -> np.ndarray:
+    """Both functions at increasing variances; where s is large, a polynomial in 1/sigma.
+
+    Half of the points are there, and 32 suffice: below 1e-14 for L up to 1e6, and within the
+    rounding of the integrals, 1e-11, up to 1e30.
+    """
+    far = variances >= _FAR
+    nodes = (chebyshev.chebpts1(_FAR_NODES) + 1) / 2 / np.sqrt(_FAR)
+    inside = np.append(np.sqrt(variances[~far]), 1 / nodes)
+    near, series = np.split(moment_functions(inside, L), [-_FAR_NODES], axis=-1)
+    fitted = chebyshev.chebfit(2 * np.sqrt(_FAR) * nodes - 1, series.T, _FAR_NODES - 1)
+    values = np.empty((2, *variances.shape))
+    values[:, ~far] = near
+    values[:, far] = chebyshev.chebval(2 * np.sqrt(_FAR / variances[far]) - 1, fitted)
+    return values
 
 
 def _line(c: float) -> tuple[np.ndarray, np.ndarray]:
@@ -242,25 +261,30 @@ def _integrals_of_modes(line: int) -> np.ndarray:
 def _spherical_bessel(z: np.ndarray) -> np.ndarray:
     """Modified spherical Bessel functions i_0, .., i_{_DEGREE - 1} on a last axis.
 
-    Accurate to about 1e-13 for |Re z| of order one. Uses the recurrence i_{n-1} - i_{n+1} =
-    (2n + 1)/z i_n: upwards where |z| is larger than the order, otherwise downwards, scaled so that
-    the sum of (2n + 1) i_n is e^z [DLMF 10.60]. SciPy's
+    Accurate to about 1e-13. Uses the recurrence i_{n-1} - i_{n+1} = (2n + 1)/z i_n: upwards where
+    |z| is larger than the order, otherwise downwards, scaled so that the sum of (2n + 1) i_n is e^z
+    [DLMF 10.60]. That sum cancels where Re z < 0; i_n(-z) = (-1)^n i_n(z) leads there. SciPy's
     functions need a second for the values used here.
     """
-    found = np.empty((_DEGREE, *z.shape), complex)
-    large = np.abs(z) > _DEGREE
-    x = z[large]
-    terms = [np.sinh(x) / x]
-    terms.append((np.cosh(x) - terms[0]) / x)
+    left = np.real(z.ravel()) < 0
+    flat = np.where(left, -z.ravel(), z.ravel())
+    large = np.abs(flat) > _DEGREE
+    found = np.empty((_DEGREE, flat.size), complex)
+    x = flat[large]
+    terms, inverse = np.empty((_DEGREE, x.size), complex), 1 / x
+    terms[0] = np.sinh(x) * inverse
+    terms[1] = (np.cosh(x) - terms[0]) * inverse
     for n in range(1, _DEGREE - 1):
-        terms.append(terms[-2] - (2 * n + 1) / x * terms[-1])
+        terms[n + 1] = terms[n - 1] - (2 * n + 1) * inverse * terms[n]
     found[:, large] = terms
-    x = z[~large]
+    x = flat[~large]
+    terms, inverse = np.empty((_DEGREE, x.size), complex), 1 / x
     above, here, total = np.zeros_like(x), np.full_like(x, 1e-280), np.zeros_like(x)
-    for n in range(3 * _DEGREE, -1, -1):
-        total = total + (2 * n + 1) * here
+    for n in range(5 * _DEGREE // 2, -1, -1):
+        total += (2 * n + 1) * here
         if n < _DEGREE:
-            found[n][~large] = here
-        above, here = here, above + (2 * n + 1) / x * here
-    found[:, ~large] *= np.exp(x) / total
-    return np.moveaxis(found, 0, -1)
+            terms[n] = here
+        above, here = here, above + (2 * n + 1) * inverse * here
+    found[:, ~large] = terms * (np.exp(x) / total)
+    found[1::2, left] *= -1
+    return np.moveaxis(found.reshape(_DEGREE, *z.shape), 0, -1)

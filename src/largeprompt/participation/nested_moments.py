@@ -1,19 +1,17 @@
-"""Moments of the softmaxes of a prompt and of its first tokens.
+"""Moments of the softmaxes of the first tokens of a prompt and of all its tokens.
 
-p is the softmax of the first L_1 scores and q that of all L_2, iid N(0, sigma^2). In the Laplace
-integral of `pair_moments` the first tokens see t + w and the others w,
+p is the softmax of the scores s_i of the first L_1 tokens and q that of the scores r_i of all L_2,
+(s_i, r_i) jointly Gaussian as in `pair_moments`: two heads, or one with s = r. In the Laplace
+integral the first tokens have a factor of t and of w, the others of w alone,
 
-    E e^{-t S_1 - w S_2} = phi_0(t + w)^{L_1} phi_0(w)^{L_2 - L_1},
+    E e^{-t S_1 - w R_2} = phi_00(t, w)^{L_1} phi_00(0, w)^{L_2 - L_1}.
 
-so the one-token functions phi_k(t) = E[e^{ks} exp(-t e^s)] of one softmax suffice. A block of
-factors with a power of p sits on one of the first tokens, a block of powers of q on any token.
+A block of factors with a power of p sits on one of the first tokens, a block of powers of q on any
+token.
 """
 
 import itertools
 import math
-
-import jax
-import numpy as np
 
 from .. import _checks
 from .._arrays import Values, library
@@ -22,79 +20,61 @@ from .._typing import ArrayInput
 from ._domain import apply
 from ._laplace import frozen, laplace_window
 from .pair_moments import (
-    LAPLACE_NODES,
     PROBES,
-    TOP,
     PairMoments,
     aliasing,
+    checked_correlation,
     collected,
     for_each_row,
     log_of_phi,
+    one_token,
     powers,
     reach_of,
     resolved_deviation,
-    score_nodes,
 )
 from .partitions import Block, merged_blocks
 
 
 def _one_prompt(
-    sigma: Values, first: Values, rest: Values, *placement: Values
+    sigma_a: Values, sigma_b: Values, rho: Values, first: Values, rest: Values, *placement: Values
 ) -> tuple[Values, ...]:
     """The fields of `PairMoments` for one prompt of first + rest tokens: scalars."""
-    xp = library(sigma, first, rest)
-    low_t, low_w, high_t, high_w, reach = placement
-    x = reach * np.linspace(-1.0, 1.0, score_nodes(sigma, sigma, reach))
-    normal = xp.exp(-(x**2) / 2) * (x[1] - x[0]) / math.sqrt(2 * math.pi)
-    unit_t, unit_w = (np.linspace(0.0, 1.0, nodes) for nodes in LAPLACE_NODES)
-    tau, omega = low_t + (high_t - low_t) * unit_t, low_w + (high_w - low_w) * unit_w
-    both = xp.logaddexp(tau[:, None], omega)  # ln(t + w)
-
-    def one_token(log_t: Values) -> tuple[Values, Values]:
-        """log phi_0, and t^k phi_k/phi_0 on a leading axis, at a vector of ln t."""
-        rows = powers(log_t[:, None] + sigma * x, TOP + 1) @ normal
-        log_phi, good = log_of_phi(rows[0], rows[1])
-        log_phi = xp.where(good, log_phi, -1e4)
-        return log_phi, xp.where(good, rows[1:] * xp.exp(-log_phi), 0.0)
-
-    if xp is np:
-        log_first, ratios = map(np.array, zip(*map(one_token, both), strict=True))
-    else:
-        log_first, ratios = jax.lax.map(one_token, both)
-    log_rest, ratios_rest = one_token(omega)
-    step = (tau[1] - tau[0]) * (omega[1] - omega[0])
-    weight = step * xp.exp(first * log_first + rest * log_rest)
-    share_t, share_w = xp.exp(tau[:, None] - both), xp.exp(omega - both)
+    xp = library(sigma_a, sigma_b, rho, first, rest)
+    phi, log_first, good, omega, step, x, normal = one_token(sigma_a, sigma_b, rho, placement)
+    inverse = xp.where(good, xp.exp(-log_first), 0.0)
+    rows = powers(omega[:, None] + sigma_b * x) @ normal  # the same at t = 0
+    log_rest, good_rest = log_of_phi(rows[0], rows[1])
+    rows = xp.where(good_rest, rows[1:] * xp.exp(-log_rest), 0.0)
+    weight = xp.where(good & good_rest, step * xp.exp(first * log_first + rest * log_rest), 0.0)
 
     def moment(*factors: Block) -> Values:
         total = 0.0
         for blocks, multiplicity in merged_blocks(factors):
             for places in itertools.product(*((0,) if k else (0, 1) for k, _ in blocks)):
                 product, used = weight * float(multiplicity), [0, 0]
-                for (k, l), place in zip(blocks, places, strict=True):
-                    product = product * ((first, rest)[place] - used[place])
-                    if place:
-                        product = product * ratios_rest[l]
-                    else:
-                        product = product * ratios[:, k + l] * share_t**k * share_w**l
+                for block, place in zip(blocks, places, strict=True):
+                    value = rows[block[1]] if place else phi[block] * inverse
+                    product = product * ((first, rest)[place] - used[place]) * value
                     used[place] += 1
                 total = total + product.sum()
         orders = map(sum, zip(*factors, strict=True))
         return total / math.prod(math.factorial(order - 1) for order in orders)
 
-    return collected(moment, aliasing(sigma * (x[1] - x[0])))
+    return collected(moment, aliasing(xp.maximum(sigma_a, sigma_b) * (x[1] - x[0])))
 
 
-def _kernel(sigma: Values, first: Values, length: Values) -> tuple[Values, ...]:
+def _kernel(
+    sigma_a: Values, first: Values, sigma_b: Values, rho: Values, length: Values
+) -> tuple[Values, ...]:
     """The fields of `PairMoments` for vectors of arguments."""
-    xp = library(sigma, first, length)
+    xp = library(sigma_a, first, sigma_b, rho, length)
     finite = xp.isfinite(length)
     first, length = (xp.where(finite, size, 1.0) for size in (first, length))
     lengths = frozen(xp.stack([first, length]))
-    deviations = frozen(xp.stack([sigma, sigma]))
+    deviations = frozen(xp.stack([sigma_a, sigma_b]))
     window = laplace_window(deviations, lengths, PROBES)
     reach = xp.max(reach_of(deviations, lengths), axis=0)
-    args = (sigma, first, length - first, *window.low, *window.high, reach)
+    args = (sigma_a, sigma_b, rho, first, length - first, *window.low, *window.high, reach)
     return tuple(xp.where(finite, value, 0.0) for value in for_each_row(_one_prompt, args))
 
 
@@ -108,8 +88,22 @@ def nested_moments(sigma: ArrayInput, first: ArrayInput, L: ArrayInput) -> PairM
     >>> print(f"{nested_moments(1.0, 5, 10).c11:.6f}")  # E sum_i p_i q_i
     0.171421
     """
+    return nested_pair_moments(sigma, sigma, 1.0, first, L)
+
+
+def nested_pair_moments(
+    sigma_a: ArrayInput, sigma_b: ArrayInput, rho: ArrayInput, first: ArrayInput, L: ArrayInput
+) -> PairMoments:
+    """The same for two heads: p is the softmax of the scores of one head on the `first` tokens, q
+    that of the other on all tokens; deviations and correlation `rho` as in `pair_moments`.
+
+    >>> from largeprompt.participation import nested_pair_moments
+    >>> print(f"{nested_pair_moments(1.0, 1.0, -1.0, 5, 10).c11:.6f}")  # opposite heads
+    0.050985
+    """
     name = "nested_moments"
-    sigma = resolved_deviation(name, sigma)
+    sigma_a, sigma_b = (resolved_deviation(name, sigma) for sigma in (sigma_a, sigma_b))
+    rho = checked_correlation(name, rho)
     first, length = length_array(first, name), length_array(L, name)
     first = _checks.require(
         first,
@@ -118,4 +112,4 @@ def nested_moments(sigma: ArrayInput, first: ArrayInput, L: ArrayInput) -> PairM
         received="a larger number than L",
         fix="pass first <= L",
     )
-    return PairMoments(*apply(name, _kernel, sigma, first, length))
+    return PairMoments(*apply(name, _kernel, sigma_a, first, sigma_b, rho, length))

@@ -15,8 +15,8 @@ phi_kl on all pairs of nodes is a product of matrices: t by s, the normal densit
 """
 
 import math
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -105,13 +105,13 @@ def _displacements(share: Values) -> tuple[np.ndarray, Values]:
     return nodes, weights
 
 
-def powers(y: Values, top: int = TOP) -> Values:
-    """1 - e^{-z} and z^l e^{-z}, l = 0..top, on a leading axis; z = e^y."""
+def powers(y: Values) -> Values:
+    """1 - e^{-z} and z^l e^{-z}, l = 0..TOP, on a leading axis; z = e^y."""
     xp = library(y)
     z = xp.exp(xp.minimum(y, 7.0))  # beyond, e^{-z} is 0
     decay = xp.exp(-z)
     rows = [-xp.expm1(-z), decay]
-    for _ in range(top):
+    for _ in range(TOP):
         rows.append(rows[-1] * z)
     return xp.stack(rows)
 
@@ -200,11 +200,21 @@ def collected(moment: Callable[..., Values], lattice_error: Values) -> tuple[Val
     return c11, c21, c12, c22, a2c11, b2c11, a2b2, c11_squared, frozen(error)
 
 
-def _one_pair(
-    sigma_a: Values, sigma_b: Values, rho: Values, L: Values, *placement: Values
-) -> tuple[Values, ...]:
-    """The fields of `PairMoments` for one pair: scalars."""
-    xp = library(sigma_a, sigma_b, rho, L)
+class OneToken(NamedTuple):
+    """Functions of one token at all pairs of nodes (t, w), and the lattices behind them."""
+
+    phi: dict[Block, Values]  # t^k w^l phi_kl
+    log_phi: Values  # ln phi_00
+    good: Values  # whether it has not underflowed
+    omega: Values  # ln w
+    step: Values  # of ln t times that of ln w
+    x: Values  # scores in units of their deviations
+    normal: Values  # weights of their normal density
+
+
+def one_token(sigma_a: Values, sigma_b: Values, rho: Values, placement: Sequence) -> OneToken:
+    """The functions of one token on lattices placed at (low_a, low_b, high_a, high_b, reach)."""
+    xp = library(sigma_a, sigma_b, rho, placement)
     low_a, low_b, high_a, high_b, reach = placement
     x = reach * np.linspace(-1.0, 1.0, score_nodes(sigma_a, sigma_b, reach))
     unit_a, unit_b = (np.linspace(0.0, 1.0, nodes) for nodes in LAPLACE_NODES)
@@ -220,6 +230,15 @@ def _one_pair(
         (k, l): first[k + 1] @ second[l + 1].T for k, ls in _ORDERS.items() for l in ls
     }
     log_phi, good = log_of_phi(tail, phi[0, 0])
+    return OneToken(phi, log_phi, good, omega, step, x, normal)
+
+
+def _one_pair(
+    sigma_a: Values, sigma_b: Values, rho: Values, L: Values, *placement: Values
+) -> tuple[Values, ...]:
+    """The fields of `PairMoments` for one pair: scalars."""
+    xp = library(sigma_a, sigma_b, rho, L)
+    phi, log_phi, good, _, step, x, _ = one_token(sigma_a, sigma_b, rho, placement)
     weight = xp.where(good, step * xp.exp(L * log_phi), 0.0)
     scale = xp.exp(xp.log(L) - log_phi)
     ratio = {kl: xp.where(good, scale * phi[kl], 0.0) for kl in phi if kl != (0, 0)}

@@ -46,7 +46,7 @@ def expect(
     >>> head = lp.Head(U=jnp.eye(2), V=jnp.eye(2))
     >>> mu = lp.Gaussian(jnp.zeros(2), jnp.eye(2))
     >>> exact = lp.expect(lp.OutputError(), head, mu, jnp.ones(2), L=1000)
-    >>> method = lp.MonteCarlo(jax.random.key(0))
+    >>> method = lp.MonteCarlo(jax.random.key(0), relative_error=0.05)
     >>> sampled = lp.expect(lp.OutputError(), head, mu, jnp.ones(2), 1000, method)
     >>> gap = abs(float(sampled.value) - float(exact.value))
     >>> print(exact.value.round(6), bool(gap < 4 * sampled.error))

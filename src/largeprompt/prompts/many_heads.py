@@ -49,7 +49,7 @@ def covariance_of_two(
 ) -> Bounded:
     """Cov(T_a, T_b) of two heads, each at its own tilts."""
     first, second = _at(heads[0], mu, tilts), _at(heads[1], mu, tilts2)
-    rho = _correlation(tilts, first.scores, second.scores)
+    rho = correlation(tilts, first.scores, second.scores)
     found = _functions(first.scores.sigma, second.scores.sigma, rho, L)
     ones = [_p2(at.scores.sigma, L) for at in (first, second)]
     a, b = first.along, second.along
@@ -210,7 +210,7 @@ def _weight(factor: Values) -> Values:
     return factor[..., None, None]
 
 
-def _correlation(tilts: Values, first: Scores, second: Scores) -> Values:
+def correlation(tilts: Values, first: Scores, second: Scores) -> Values:
     """Correlation of the two scores of a token; 0 where one of them is constant."""
     xp = library(tilts, first, second)
     product = first.sigma * second.sigma

@@ -428,11 +428,12 @@ def _at_queries(
         return Bounded(value, 4e-16 * jnp.abs(value))
     if normal is not None or atoms is not None or is_mixture:
         raise sampled_only(quantity)
+    points = "lp.QuasiMonteCarlo(key) or " if len(head.heads) == 1 else ""
     raise ValueError(
         _checks.message(
             "Exact() serves mixtures of Gaussians and of finitely many atoms, or L = infinity",
             f"{quantity.name} of {type(mu).__name__} tokens at finite L",
-            "pass method=lp.QuasiMonteCarlo(key) or lp.MonteCarlo(key)",
+            f"pass method={points}lp.MonteCarlo(key)",
         )
     )
 

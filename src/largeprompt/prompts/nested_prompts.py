@@ -1,24 +1,31 @@
 """A prompt and its first tokens: the squared difference of their outputs, for Gaussian tokens.
 
-With p the softmax of the first tokens and q that of all, the formula of `two_queries` at equal
-queries gives, with g = V G u and the moments of `nested_moments`,
+With p the softmax of head a on the first tokens and q that of head b on all, integration by parts
+goes as in `many_heads`. With a = G u_a, b = G u_b and the moments of `nested_moments`,
 
-    E <T_first - T, T_L - T> = E[C_11] tr(V G V') + |g|^2 E[2 (A_2 C_11 - C_21)
-                    + 2 (B_2 C_11 - C_12) + A_2 B_2 + C_11 - C_21 - C_12 + C_11^2].
+    E <T_a,first - T_a, T_b,L - T_b> = tr V_b' V_a { E[C_11] G + 2 E[A_2 C_11 - C_21] a a'
+        + 2 E[B_2 C_11 - C_12] b b' + E[A_2 B_2] a b' + E[C_11 - C_21 - C_12 + C_11^2] b a' },
+
+summed over all pairs of heads.
 """
+
+import itertools
 
 import numpy as np
 from jaxtyping import Array, Float
 
 from .._arrays import Values
+from .._float64 import in_float64
 from .._typing import ArrayInput
-from ..attention import AbstractHead
+from ..attention import AbstractHead, Head
 from ..measures import AbstractMeasure, Gaussian
-from ..participation import nested_moments, participation
+from ..participation import nested_pair_moments
+from . import gaussian_tokens, many_heads
 from .gaussian_tokens import by_library, gaussian_law, like, scores_of
 from .pairs import pairs
 
 
+@in_float64
 def prefix_difference(
     head: AbstractHead, mu: AbstractMeasure, z: ArrayInput, first: ArrayInput, L: ArrayInput
 ) -> Float[Array | np.ndarray, "*shape"]:
@@ -27,7 +34,8 @@ def prefix_difference(
     Exact for Gaussian tokens (singular or non-centred too), with scores of deviation at most 12. At
     first = L/2 it is an error bar of T_L that can be observed without knowing T: their ratio is
     close to 1 where the prompt is long enough. At L = infinity it is the output error at `first`.
-    Queries of shape (..., d), `first` and `L` broadcast.
+    Queries of shape (..., d), `first` and `L` broadcast. A `MultiHead` costs one call of
+    `pair_moments` for every ordered pair of heads.
 
     >>> import jax.numpy as jnp
     >>> import largeprompt as lp
@@ -39,24 +47,37 @@ def prefix_difference(
     """
     fix = "draw prompts with mu.sample(key, L) and attend to them and to their first tokens"
     normal = gaussian_law(mu, "the difference to the first tokens", fix)
-    _, tilts, lengths = pairs(head, mu, z, L)
-    firsts = pairs(head, mu, z, first)[2]
-    return by_library(_difference, head, normal, tilts, firsts, lengths)
+    each = [pairs(one, mu, z, L) for one in head.heads]
+    firsts = pairs(head.heads[0], mu, z, first)[2]
+    tilts = (tilts for _, tilts, _ in each)
+    shared = by_library(_shared, head, normal, firsts, each[0][2], *tilts)
+    own = gaussian_tokens if len(each) == 1 else many_heads
+    errors = [own.output_error(head, normal, z, length).value for length in (first, L)]
+    return errors[0] + errors[1] - 2 * shared
 
 
-def _difference(
-    head: AbstractHead, mu: Gaussian, tilts: Values, first: Values, L: Values
+def _shared(head: AbstractHead, mu: Gaussian, first: Values, L: Values, *tilts: Values) -> Values:
+    """E <T_first - T, T_L - T>, the sum over all pairs of heads."""
+    every = list(zip(head.heads, tilts, strict=True))
+    return sum(_of_two(mu, a, b, first, L) for a, b in itertools.product(every, every))
+
+
+def _of_two(
+    mu: Gaussian, a: tuple[Head, Values], b: tuple[Head, Values], first: Values, L: Values
 ) -> Values:
-    scores = scores_of(mu, tilts)
-    nested = like(tilts, nested_moments(scores.sigma, first, L))
-    ones = like(tilts, [participation(scores.sigma, length) for length in (first, L)])
-    square = ((scores.pull @ head.V.T) ** 2).sum(-1)
-    trace = (head.V @ mu.covariance @ head.V.T).trace()
-    shared = nested.c11 * trace + square * (
-        2 * (nested.a2c11 - nested.c21)
-        + 2 * (nested.b2c11 - nested.c12)
-        + nested.a2b2
-        + (nested.c11 - nested.c21 - nested.c12 + nested.c11_squared)
+    """The same of head a on the first tokens and head b on all, each at its tilts."""
+    one, two = scores_of(mu, a[1]), scores_of(mu, b[1])
+    rho = 0 * one.sigma + 1.0 if a is b else many_heads.correlation(a[1], one, two)
+    m = like(a[1], nested_pair_moments(one.sigma, two.sigma, rho, first, L))
+
+    def read(left: Values, right: Values) -> Values:
+        """<V_a left, V_b right>."""
+        return ((left @ a[0].V.T) * (right @ b[0].V.T)).sum(-1)
+
+    return (
+        m.c11 * (a[0].V @ mu.covariance @ b[0].V.T).trace()
+        + 2 * (m.a2c11 - m.c21) * read(one.pull, one.pull)
+        + 2 * (m.b2c11 - m.c12) * read(two.pull, two.pull)
+        + m.a2b2 * read(one.pull, two.pull)
+        + (m.c11 - m.c21 - m.c12 + m.c11_squared) * read(two.pull, one.pull)
     )
-    errors = (trace * p.p2 + square * (p.p2 - 6 * p.p3 + 6 * p.p22) for p in ones)
-    return sum(errors) - 2 * shared

@@ -20,7 +20,8 @@ from .._lengths import length_array
 from .._typing import ArrayInput
 from ..attention import AbstractHead, attend, attend_jacobians, attend_linear
 from ..measures import AbstractMeasure, Empirical, Gaussian
-from . import discrete_tokens, gaussian_averages, gaussian_tokens, many_heads
+from . import gaussian_averages, gaussian_tokens, many_heads, mixture_heads, mixture_tokens
+from .error_table import error_table
 from .gaussian_tokens import Bounded
 
 
@@ -181,7 +182,7 @@ class Output(_AbstractOfOutput):
     def mixture(
         self, head: AbstractHead, mu: AbstractMeasure, z: ArrayInput, L: ArrayInput
     ) -> Bounded:
-        return discrete_tokens.mean(head, mu, z, L)
+        return mixture_tokens.mean(head, mu, z, L)
 
     def decomposition(self, head: AbstractHead, mu: Gaussian) -> gaussian_averages.Decomposition:
         return gaussian_averages.output(head, mu)
@@ -212,10 +213,9 @@ class SecondMoment(_AbstractOfOutput):
 
     def mixture(
         self, head: AbstractHead, mu: AbstractMeasure, z: ArrayInput, L: ArrayInput
-    ) -> Bounded | None:
-        if len(head.heads) > 1:
-            return None
-        return discrete_tokens.second_moment(head, mu, z, L)
+    ) -> Bounded:
+        one = len(head.heads) == 1
+        return (mixture_tokens if one else mixture_heads).second_moment(head, mu, z, L)
 
     def decomposition(self, head: AbstractHead, mu: Gaussian) -> gaussian_averages.Decomposition:
         return gaussian_averages.second_moment(head, mu)
@@ -266,13 +266,12 @@ class OutputError(_AbstractOfOutput):
 
     def mixture(
         self, head: AbstractHead, mu: AbstractMeasure, z: ArrayInput, L: ArrayInput
-    ) -> Bounded | None:
-        if len(head.heads) > 1:
-            return None
-        own = discrete_tokens.output_error(head, mu, z, L)
+    ) -> Bounded:
+        tokens = mixture_tokens if len(head.heads) == 1 else mixture_heads
+        own = tokens.output_error(head, mu, z, L)
         if self.to == "limit":
             return own
-        shift = discrete_tokens.mean_shift(head, mu, z, L)
+        shift = tokens.mean_shift(head, mu, z, L)
         return _to_linear(own, shift, _gap(head, mu, z, L))
 
     def decomposition(self, head: AbstractHead, mu: Gaussian) -> gaussian_averages.Decomposition:
@@ -288,13 +287,13 @@ class OutputError(_AbstractOfOutput):
         z: np.ndarray,
         longest: float,
     ) -> Callable[[np.ndarray], Bounded]:
-        own = discrete_tokens.error_table(head, laws, z, "output", longest=longest).bounded
+        own = error_table(head, laws, z, "output", longest=longest).bounded
         if self.to == "limit":
             return own
         gap = np.asarray(_gap(head, mu, z, 1.0))[:, None]
 
         def to_linear(lengths: np.ndarray) -> Bounded:
-            shift = _at_each_query(discrete_tokens.mean_shift, head, laws, z, lengths)
+            shift = _at_each_query(mixture_tokens.mean_shift, head, laws, z, lengths)
             return _to_linear(own(lengths), shift, gap)
 
         return to_linear
@@ -357,8 +356,8 @@ class GradientError(AbstractQuantity):
         self, head: AbstractHead, mu: AbstractMeasure, z: ArrayInput, L: ArrayInput
     ) -> Bounded:
         if self.matrix == "U":
-            return discrete_tokens.gradient_error_U(head, mu, z, L)
-        return discrete_tokens.gradient_error_V(head, mu, z, L)
+            return mixture_tokens.gradient_error_U(head, mu, z, L)
+        return mixture_tokens.gradient_error_V(head, mu, z, L)
 
     def decomposition(self, head: AbstractHead, mu: Gaussian) -> gaussian_averages.Decomposition:
         if self.matrix == "U":
@@ -374,7 +373,7 @@ class GradientError(AbstractQuantity):
         longest: float,
     ) -> Callable[[np.ndarray], Bounded]:
         of = f"gradient_{self.matrix}"
-        return discrete_tokens.error_table(head, laws, z, of, longest=longest).bounded
+        return error_table(head, laws, z, of, longest=longest).bounded
 
     @property
     def tail_order(self) -> int:

@@ -1,7 +1,7 @@
 """Scrambled points that represent the law of one token, and whether they represent its tail.
 
 Scrambled Sobol points are carried to tokens by the measure's map from uniform numbers; the tokens,
-as a discrete law, then go through the Laplace integral of `discrete_tokens`. So the prompt length
+as a discrete law, then go through `laplace_integral`. So the prompt length
 costs nothing here either, and only the law of one token is approximated. Independent scramblings
 give the error.
 

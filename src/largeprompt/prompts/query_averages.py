@@ -70,9 +70,7 @@ def average_over_queries(
     """
     normal = mu.as_gaussian()
     if len(head.heads) > 1:
-        if normal is None:
-            raise sampled_only(quantity)
-        return _over_points(quantity, head, normal, nu, scrambling)
+        return _over_points(quantity, head, mu, nu, scrambling)
     parts = None if normal is None else quantity.decomposition(head, normal)
     if parts is not None:
         return _over_variances(parts, nu, math.log(longest), scrambling)
@@ -123,12 +121,12 @@ def _over_variances(
     level: int = 0
     found: list[Average] = []
 
-    def at(lengths: np.ndarray) -> tuple[Values, np.ndarray]:
+    def at(lengths: np.ndarray) -> tuple[Values, np.ndarray, np.ndarray]:
         if len(found) > 1:
             return _scrambled_sums(parts, found, lengths)
         along = parts.coefficients(found[0].variances, lengths)
-        values, scale = _sums(parts, found[0], along)
-        return values, np.maximum(scale, natural)
+        values, scale, fixed = _sums(parts, found[0], along)
+        return values, np.maximum(scale, natural), fixed
 
     def evaluate(lengths: np.ndarray) -> Values:
         nonlocal level, found
@@ -141,12 +139,16 @@ def _over_variances(
             )
             return Values(value, error)
         found = found or rules(level)
-        values, scale = at(lengths)
-        while len(found) == 1 and level + 1 < _LEVELS and not _within(_GOAL, values, scale):
+        values, scale, fixed = at(lengths)
+        while (
+            len(found) == 1
+            and level + 1 < _LEVELS
+            and not _within(_GOAL, values.error - fixed, scale)
+        ):
             level += 1
             found = rules(level)
-            values, scale = at(lengths)
-        if len(found) == 1 and not _within(_PROMISE, values, scale):
+            values, scale, fixed = at(lengths)
+        if len(found) == 1 and not _within(_PROMISE, values.error, scale):
             worst = np.max(values.error / np.where(scale > 0, scale, 1.0))
             raise ValueError(
                 _checks.message(
@@ -165,13 +167,16 @@ def _over_variances(
     return evaluate
 
 
-def _within(relative: float, values: Values, scale: np.ndarray) -> bool:
-    return bool(np.all(values.error <= relative * scale))
+def _within(relative: float, error: np.ndarray, scale: np.ndarray) -> bool:
+    return bool(np.all(error <= relative * scale))
 
 
-def _sums(parts: Decomposition, rule: Average, along: Along) -> tuple[Values, np.ndarray]:
+def _sums(
+    parts: Decomposition, rule: Average, along: Along
+) -> tuple[Values, np.ndarray, np.ndarray]:
     """The rule applied to the functions of (score variance, L) at its nodes, with its error, all of
-    shape (lengths, entries), and the scale to which relative errors refer.
+    shape (lengths, entries), the scale to which relative errors refer, and the part of the error
+    that comes from the functions, which a finer rule does not lower.
     """
 
     def over_nodes(weights: np.ndarray, functions: np.ndarray) -> np.ndarray:
@@ -191,25 +196,24 @@ def _sums(parts: Decomposition, rule: Average, along: Along) -> tuple[Values, np
         ratio = np.where(ratio < 0.1, 4 * ratio**2, ratio)
     certified = (per_feature * (4 * np.broadcast_to(rule.gap, len(weights)) + _ROUNDING)) @ sizes
     slope = over_nodes(weights, along.slope) @ mix
-    return Values(total, scale * ratio + certified + rounding, slope), np.max(
-        scale, axis=1, keepdims=True
-    )
+    values = Values(total, scale * ratio + certified + rounding, slope)
+    return values, np.max(scale, axis=1, keepdims=True), rounding
 
 
 def _scrambled_sums(
     parts: Decomposition, rules: list[Average], lengths: np.ndarray
-) -> tuple[Values, np.ndarray]:
-    """Means over scramblings, and their standard error."""
+) -> tuple[Values, np.ndarray, np.ndarray]:
+    """Means over scramblings, their standard error, the scale, and the error of the functions."""
     given = [parts.coefficients(rule.variances, lengths) for rule in rules]
     found = [_sums(parts, rule, along) for rule, along in zip(rules, given, strict=True)]
     value, error, slope = (
-        np.stack(part) for part in zip(*(values for values, _ in found), strict=True)
+        np.stack(part) for part in zip(*(values for values, _, _ in found), strict=True)
     )
     terms = [_random_terms(parts, rule, along) for rule, along in zip(rules, given, strict=True)]
     _check_tail(np.concatenate(terms), lengths)
     deviation = value.std(axis=0, ddof=1) / math.sqrt(len(rules))
     values = Values(value.mean(axis=0), deviation + error.mean(axis=0), slope.mean(axis=0))
-    return values, found[0][1]
+    return values, *found[0][1:]
 
 
 def _random_terms(parts: Decomposition, rule: Average, along: Along) -> np.ndarray:
@@ -252,19 +256,29 @@ class _Points(NamedTuple):
 def _over_points(
     quantity: AbstractQuantity,
     head: AbstractHead,
-    mu: Gaussian,
+    mu: AbstractMeasure,
     nu: AbstractMeasure,
     scrambling: Scrambling | None,
 ) -> AlongLength:
-    """Several heads on Gaussian tokens: averages over points that stand for the queries.
+    """Several heads: averages over points that stand for the queries.
 
-    The scores of several heads have no single variance to integrate over.
+    The scores of several heads have no single variance to integrate over. Tokens are Gaussian, or
+    atoms and Gaussians.
     """
-    even = not np.any(np.asarray(mu.centre))
+    normal, atoms = mu.as_gaussian(), mu.atoms()
+    if normal is None and token_law(mu) is None:
+        raise sampled_only(quantity)
+    even = normal is not None and not np.any(np.asarray(normal.centre))
     rules, coarse = _points_for(nu, even, scrambling)
 
     def total(points: _Points, lengths: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        found = quantity.gaussian(head, mu, points.z[:, None], lengths[None])
+        where = (points.z[:, None], lengths[None])
+        if normal is not None:
+            found = quantity.gaussian(head, normal, *where)
+        elif atoms is not None:
+            found = quantity.discrete(head, atoms, *where)
+        else:
+            found = quantity.mixture(head, mu, *where)
         if found is None:
             raise sampled_only(quantity)
         value, error = (np.asarray(part) for part in found)

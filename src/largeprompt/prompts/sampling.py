@@ -25,7 +25,7 @@ from .._typing import ArrayInput, KeyInput
 from ..attention import AbstractHead
 from ..attention.softmax import queries_of, tilts_of
 from ..measures import AbstractMeasure, Gaussian
-from .joint_sampling import joint_outputs
+from .joint_sampling import joint_gradients, joint_outputs
 from .normals import counters, normal_pairs, words
 from .weighted_sums import Layout, capacity_for, weighted_sums
 
@@ -61,10 +61,13 @@ def sample_outputs(
 
 
 class GradientSamples(NamedTuple):
-    """Draws of d<y, T>/dU, shape (n, d, k), and d<y, T>/dV, shape (n, m, d)."""
+    """Draws of d<y, T>/dU, shape (n, d, k), and d<y, T>/dV, shape (n, m, d).
 
-    U: Float[Array, "n d k"]
-    V: Float[Array, "n m d"]
+    Those of a `MultiHead` have one more axis after the first: the heads.
+    """
+
+    U: Float[Array, "n *heads d k"]
+    V: Float[Array, "n *heads m d"]
 
 
 def sample_gradients(
@@ -83,7 +86,8 @@ def sample_gradients(
 
     d<y,T>/dU = (sum_i p_i (v_i - v) x_i) z' with v_i = <y, V x_i>, v = sum_i p_i v_i, and d<y,T>/dV
     = y (sum_i p_i x_i)'. Two normals a token: its score, and v_i given the score; the rest is one
-    Gaussian a prompt.
+    Gaussian a prompt. A `MultiHead` needs two normals for each token and head; the gradients of its
+    heads are drawn jointly.
 
     >>> import jax, jax.numpy as jnp
     >>> import largeprompt as lp
@@ -98,7 +102,8 @@ def sample_gradients(
     y = _checks.shaped("cotangent", _checks.finite("cotangent", cotangent), (head.out_dim,))
     capacity = capacity_for(L, SCORES_AND_VALUES)
     shared = (_checks.key(key), head, mu, z, y.astype(mu.dtype), jnp.asarray(L, jnp.uint32))
-    return _sampled(_gradients, shared, n, mesh, capacity=capacity)
+    one_part = _gradients if len(head.heads) == 1 else joint_gradients
+    return GradientSamples(*_sampled(one_part, shared, n, mesh, capacity=capacity))
 
 
 def _sampled(one_part: Any, shared: tuple, n: int, mesh: Mesh | None, *, capacity: int) -> Any:

@@ -167,12 +167,12 @@ def lattice_size(law: TokenLaw, tilts: np.ndarray, longest: float) -> int:
         return 0
     variance = np.einsum("qi,kij,qj->qk", tilts, law.covariances, tilts)
     sigma = np.sqrt(np.maximum(variance, 0.0))
-    reach = math.sqrt(2 * DROP) + _reach(sigma, longest)
+    reach = math.sqrt(2 * DROP) + reach_of_scores(sigma, longest)
     count = 1 + np.max(reach * np.sqrt((sigma / _STEP) ** 2 + 1 / _DENSITY_STEP**2))
     return int(np.clip(math.ceil(count), _FEW, _MOST))
 
 
-def _reach(sigma: Values, longest: Values) -> Values:
+def reach_of_scores(sigma: Values, longest: Values) -> Values:
     """Largest (s - mean)/sigma that matters to prompts of up to `longest` tokens, and to their
     limit.
 
@@ -200,7 +200,7 @@ def noisy_atoms(law: TokenLaw, tilt: Values, longest: Values, lattice: int) -> N
         positive = sigma > 0
         along = xp.where(positive, pull / xp.where(positive, sigma, 1.0), 0.0)
         noise = noise - along[:, :, None] * along[:, None, :]
-        ends = fixed(_reach(sigma, longest)), -math.sqrt(2 * DROP)
+        ends = fixed(reach_of_scores(sigma, longest)), -math.sqrt(2 * DROP)
         x = ends[1] + (ends[0] - ends[1]) * np.linspace(0.0, 1.0, lattice)
         normal = xp.exp(-(x**2) / 2)
         normal = law.weights[:, None] * normal / xp.sum(normal, axis=1, keepdims=True)
@@ -216,7 +216,7 @@ def noisy_atoms(law: TokenLaw, tilt: Values, longest: Values, lattice: int) -> N
         weights = xp.concatenate([weights, normal.ravel()])
         far = xp.sqrt(xp.sum(law.means**2, axis=1) * xp.sum(tilt**2)) + (sigma * ends[0])[:, 0]
         rounding = xp.maximum(rounding, xp.max(far))
-        step = _lattice_error(sigma, x[:, 1:2] - x[:, :1])
+        step = lattice_error(sigma, x[:, 1:2] - x[:, :1])
     present = weights > math.exp(-_ABSENT) / longest**2
     top = fixed(xp.max(xp.where(present, scores, -xp.inf)))
     growth = xp.exp(xp.where(weights != 0, scores - top, 0.0))
@@ -293,7 +293,7 @@ def _degree_five(d: int, size: int) -> tuple[np.ndarray, np.ndarray]:
     return np.pad(math.sqrt(3) * nodes, ((0, missing), (0, 0))), np.pad(weights, (0, missing))
 
 
-def _lattice_error(sigma: Values, step: Values) -> Values:
+def lattice_error(sigma: Values, step: Values) -> Values:
     """Relative errors of sums over scores, for Laplace integrals of orders 2 and 4.
 
     The step is relative to sigma. At the frequency f = 2 pi / (sigma step) the function z^K e^-z of

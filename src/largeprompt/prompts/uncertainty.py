@@ -6,7 +6,9 @@ from mu estimate a mean under the tilt of mu. So for iid tokens of any law,
     Cov T_L ~ sum_i p_i^2 (v_i - T_L)(v_i - T_L)'
 
 estimates the covariance around the infinite prompt, if the terms of the two sums behind T_L have a
-finite variance. Their Pareto tail indices say whether that can be believed.
+finite variance. Their Pareto tail indices say whether that can be believed. Several heads read the
+same tokens: token i moves the sum of their outputs by r_i = sum_h p_i^h (V_h x_i - T_h), and the
+covariance is sum_i r_i r_i'.
 """
 
 from functools import partial
@@ -22,7 +24,7 @@ from .. import _checks
 from .._arrays import Values, library, to_jax, to_numpy
 from .._float64 import in_float64, is_traced
 from .._typing import ArrayInput
-from ..attention import AbstractHead
+from ..attention import AbstractHead, Head
 from ..attention.softmax import checked_queries
 from ..measures import AbstractMeasure, Empirical
 from .pareto import pareto_index
@@ -43,6 +45,7 @@ class PromptUncertainty(eqx.Module):
     output: Float[Array, "*batch m"]
     covariance: Float[Array, "*batch m m"]
     half_difference: Float[Array, "*batch m"]  # output of the first half of the tokens minus T_L
+    # of several heads the smallest number of tokens, and the largest indices
     effective_tokens: Float[Array, "*batch"]  # 1 / sum_i p_i^2
     weight_tail_index: Float[Array, "*batch"]  # of p_i
     term_tail_index: Float[Array, "*batch"]  # of p_i (1 + |v_i - T_L|^2 / s^2)^(1/2)
@@ -134,6 +137,10 @@ def prompt_uncertainty(
     does not show at all, such as a rare token that would take all the weight, no diagnostic can
     find.
 
+    Of a `MultiHead` the residuals of all heads are added token by token before they are squared:
+    heads that oppose each other have the small error of their sum. Effective tokens and tail
+    indices are those of its worst head.
+
     **Arguments:** `prompt` is an `Empirical` of at least 2 tokens; weights are importance weights
     of its tokens, not numbers of copies. `z` of shape (d,) or (..., d). The confidence region has
     the asymptotic probability `level`.
@@ -198,10 +205,11 @@ def _fields(head: AbstractHead, tokens: Empirical, z: Values, level: float) -> t
     xp, batch = library(head, tokens, z), z.shape[:-1]
     first = tokens.points[0]
     differences = tokens.points - first  # a common offset of the tokens costs no digits
-    values = differences @ head.V.T
+    values = [differences @ one.V.T for one in head.heads]
     log_weights = xp.zeros(tokens.n) if tokens.log_weights is None else tokens.log_weights
-    tilts = z.reshape(-1, head.query_dim) @ head.U.T
-    at_once = max(1, _NUMBERS // values.size)
+    queries = z.reshape(-1, head.query_dim)
+    tilts = xp.stack([queries @ one.U.T for one in head.heads], axis=1)
+    at_once = max(1, _NUMBERS // (len(values) * values[0].size))
     one_block = partial(_statistics, differences, values, log_weights)
     if xp is np:
         starts = range(0, max(1, len(tilts)), at_once)
@@ -214,19 +222,41 @@ def _fields(head: AbstractHead, tokens: Empirical, z: Values, level: float) -> t
 
         found = jax.lax.map(one, tilts, batch_size=at_once)
     shift, *others = (part.reshape((*batch, *part.shape[1:])) for part in found)
-    return shift + head.V @ first, *others, _radius(head, differences, values, level)
+    origin = sum(one.V @ first for one in head.heads)
+    return shift + origin, *others, _radius(head.heads, differences, values, level)
 
 
 def _statistics(
+    differences: Values, values: list[Values], log_weights: Values, tilts: Values
+) -> tuple[Values, ...]:
+    """The fields of the result at each row of tilts, one for every head; the output relative to
+    the first token.
+    """
+    each = [
+        _of_one_head(differences, own, log_weights, tilts[:, h]) for h, own in enumerate(values)
+    ]
+    output, terms, half_output, effective, *indices = zip(*each, strict=True)
+    xp, moved = library(each), sum(terms)
+    return (
+        sum(output),
+        xp.swapaxes(moved, -1, -2) @ moved,
+        sum(half_output) - sum(output),
+        xp.stack(effective).min(0),
+        *(xp.stack(index).max(0) for index in indices),
+    )
+
+
+def _of_one_head(
     differences: Values, values: Values, log_weights: Values, tilts: Values
 ) -> tuple[Values, ...]:
-    """The fields of the result at each tilt, the output relative to the first token."""
+    """Output of one head at each tilt, what every token adds to it, output of the first half,
+    effective tokens, and the two tail indices.
+    """
     xp, half = library(values, tilts, log_weights), len(values) // 2
     scores = tilts @ differences.T
     weights = _softmax(scores + log_weights)
     output = weights @ values
     residuals = values - output[:, None]
-    terms = weights[..., None] * residuals
     half_output = _softmax(scores[:, :half] + log_weights[:half]) @ values[:half]
     squares = (residuals**2).sum(-1)
     variance = (weights * squares).sum(-1, keepdims=True)
@@ -238,8 +268,8 @@ def _statistics(
         sizes, rounding = jax.lax.stop_gradient((sizes, rounding))
     return (
         output,
-        xp.swapaxes(terms, -1, -2) @ terms,
-        half_output - output,
+        weights[..., None] * residuals,
+        half_output,
         1 / (weights**2).sum(-1),
         *(pareto_index(size, rounding) for size in sizes),
     )
@@ -256,16 +286,22 @@ def _softmax(logits: Values) -> Values:
     return growth / growth.sum(-1, keepdims=True)
 
 
-def _radius(head: AbstractHead, differences: Values, values: Values, level: float) -> Values:
+def _radius(
+    heads: tuple[Head, ...], differences: Values, values: list[Values], level: float
+) -> Values:
     """Root of the chi-square quantile, with as many degrees of freedom as the values have."""
-    xp = library(head, differences)
+    xp = library(heads, differences)
     if xp is jnp:
-        head, differences, values = jax.lax.stop_gradient((head, differences, values))
+        heads, differences, values = jax.lax.stop_gradient((heads, differences, values))
     # a coordinate that differs between tokens by rounding alone does not count
-    rounding = 16 * _EPSILON * xp.linalg.norm(head.V, axis=-1) * _largest_norm(differences)
-    values = xp.where(abs(values).max(0) > rounding, values, 0.0)
-    squares = values.T @ values
+    size = 16 * _EPSILON * _largest_norm(differences)
+    rounding = [size * xp.linalg.norm(one.V, axis=-1) for one in heads]
+    values = [
+        xp.where(abs(own).max(0) > least, own, 0.0)
+        for own, least in zip(values, rounding, strict=True)
+    ]
+    squares = sum(own.T @ own for own in values)
     scales = _deviations(squares)
     rank = (xp.linalg.eigvalsh(squares / (scales[:, None] * scales)) > _SINGULAR).sum()
-    quantiles = chdtri(np.arange(1, head.out_dim + 1), 1 - level)  # of chi squared
+    quantiles = chdtri(np.arange(1, heads[0].out_dim + 1), 1 - level)  # of chi squared
     return xp.asarray(np.sqrt([0.0, *quantiles]))[rank]

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from ..._message import message
 from ..._provenance import code_version
-from ...models import weights_path
+from ...models.fetch import altered_file
 from . import (
     almost_sure_convergence,
     assumption_3_3,
@@ -89,14 +89,15 @@ def find_study(name: str) -> Study:
 
 
 def check_weights(names: Iterable[str]) -> None:
-    """Raise unless all weights that these studies need were fetched."""
+    """Raise unless all weights that these studies need were fetched and are unaltered."""
     for study in map(find_study, names):
-        missing = [name for name in study.weights if not _fetched(name)]
-        if missing:
+        files = {name: altered_file(name) for name in study.weights}
+        bad = [f"{name} ({file})" for name, file in files.items() if file]
+        if bad:
             raise ValueError(
                 message(
                     f"the study {study.name} needs weights of models",
-                    f"none of {', '.join(missing)}",
+                    f"missing or altered files of {', '.join(bad)}",
                     f"run `{fetching(study)}`",
                 )
             )
@@ -105,14 +106,6 @@ def check_weights(names: Iterable[str]) -> None:
 def fetching(study: Study) -> str:
     """The command that fetches what a study needs."""
     return f"largeprompt models fetch {' '.join(study.weights)}"
-
-
-def _fetched(name: str) -> bool:
-    try:
-        weights_path(name)
-    except FileNotFoundError:
-        return False
-    return True
 
 
 def study_version(name: str) -> str:

@@ -175,7 +175,7 @@ STUDY = Study(
         "isotropic": [1.0] * 5,
         "anisotropic": [2.5, 1.0, 0.7, 0.5, 0.3],
         "noise_variance": 0.1,
-        "lengths": [30, 100, 1000, 10_000, 100_000],
+        "lengths": [10, 30, 100, 1000, 10_000, 100_000],
         "heads": [2, 3, 4],
         "prompts": 100_000,
     },

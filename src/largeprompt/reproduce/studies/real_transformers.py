@@ -17,12 +17,12 @@ from scipy.stats import rankdata, t
 from ..._extras import require
 from ...models import RecordedHead, Recording, TabPFN, load_pretrained, record, weights_path
 from . import _head_numbers as head_numbers
-from ._texts import TEXTS
+from . import _texts as frozen
 from .mutants import plus, times
 from .study import Check, Config, Study, at_least, at_most, between
 
 MODELS = {"tabpfn": "TabPFN", "smollm2": "SmolLM2", "minilm": "MiniLM"}
-_RANDOM = ("smollm2", "minilm")  # also run with random weights
+_FIRST_LAYER = {"tabpfn": 1}  # that claims and the control with random weights are about
 _FEATURES = 5
 _LEVEL = 0.95  # of intervals over tasks and texts
 _SMALL, _MIDDLE = 16, 65  # tokens, sizes at which small measures are judged
@@ -43,7 +43,7 @@ def task(name: str, rng: np.random.Generator, rows: int) -> tuple[np.ndarray, np
 
 
 def measure(config: Config, key: Key[Array, ""]) -> xr.Dataset:
-    """Numbers of the heads of three models, and of two of them with random weights."""
+    """Numbers of the heads of three models, as they are and with random weights."""
     paths = {name: weights_path(name) for name in MODELS}  # before minutes of computing
     rng = np.random.default_rng(np.asarray(jax.random.key_data(key)).tolist())
     decoder = {"length": config["context"] + config["queries"], "queries": config["queries"]}
@@ -58,11 +58,31 @@ def measure(config: Config, key: Key[Array, ""]) -> xr.Dataset:
 
 
 def _in_context_learner(path: Path, config: Config, rng: np.random.Generator) -> xr.Dataset:
-    model, n, recordings = TabPFN.load(path), config["rows"], []
-    for name in config["tasks"]:
-        X, y = task(name, rng, n + config["row_queries"])
-        recordings.append(model.record(X[:n], y[:n], X[n:]))
-    return trained("tabpfn", recordings, config["tasks"], range(len(model.layers)), rng)
+    """The trained model on every task, and one with random weights on the first tasks."""
+    model, n = TabPFN.load(path), config["rows"]
+    tables = [task(name, rng, n + config["row_queries"]) for name in config["tasks"]]
+
+    def recorded(model: Any, X: np.ndarray, y: np.ndarray) -> Recording:
+        return model.record(X[:n], y[:n], X[n:])
+
+    recordings = [recorded(model, *table) for table in tables]
+    data = trained("tabpfn", recordings, config["tasks"], range(len(model.layers)), rng)
+    untrained = _untrained_learner(model, rng)
+    some = [recorded(untrained, *table) for table in tables[: config["random_prompts"]]]
+    return xr.merge([data, with_random_weights("tabpfn", some)])
+
+
+def _untrained_learner(model: TabPFN, rng: np.random.Generator) -> TabPFN:
+    """The learner before training: uniform matrices of variance 1 / (3 inputs), no offsets."""
+
+    def drawn(path: tuple[Any, ...], array: Any) -> np.ndarray:
+        if array.ndim == 2:
+            found = rng.uniform(-1.0, 1.0, array.shape) / np.sqrt(array.shape[1])
+        else:
+            found = np.full(array.shape, float(path[-1].name == "weight"))  # of the norms
+        return found.astype(np.float32)
+
+    return jax.tree.map_with_path(drawn, model)
 
 
 def _language_model(
@@ -73,7 +93,7 @@ def _language_model(
     texts, stride = config["texts"], config["stride"][name]
 
     def recorded(model: Any, text: str) -> Recording:
-        found = record(model, TEXTS[text], tokenizer=tokenizer, progress=False, **how)
+        found = record(model, frozen.text(text), tokenizer=tokenizer, progress=False, **how)
         return Recording(found.model, (found.layers[::stride],))
 
     recordings = [recorded(model, text) for text in texts]
@@ -81,7 +101,7 @@ def _language_model(
     sizes = config["sizes"] if name == "smollm2" else ()
     data = trained(name, recordings, texts, layers, rng, sizes)
     untrained = _random_weights(model, int(rng.integers(2**31)))
-    some = [recorded(untrained, text) for text in texts[: config["random_texts"]]]
+    some = [recorded(untrained, text) for text in texts[: config["random_prompts"]]]
     return xr.merge([data, with_random_weights(name, some)])
 
 
@@ -200,7 +220,7 @@ def examine(data: xr.Dataset) -> list[Check]:
         *_controls(data),
         at_most(
             "attention recomputed from the recordings against the models' own, largest error",
-            max(float(data[f"{name}_recording_error"]) for name in _RANDOM),
+            max(float(data[f"{name}_recording_error"]) for name in MODELS),
             1e-4,
             "accuracy",
         ),
@@ -293,18 +313,19 @@ def _controls(data: xr.Dataset) -> list[Check]:
                 "control",
             ),
         ]
-    for name in _RANDOM:
-        residual = data[f"{name}_random_residual"].sel(map="origin")
+    for name, text in MODELS.items():
+        part = data.isel({f"{name}_layer": slice(_FIRST_LAYER.get(name, 0), None)})
+        which = f"{text}, layers 1 and later" if name in _FIRST_LAYER else text
         checks += [
             at_least(
-                f"{MODELS[name]}, random weights: effective tokens over tokens, median over heads",
-                data[f"{name}_random_effective_share"].median(),
+                f"{which}, random weights: effective tokens over tokens, median over heads",
+                part[f"{name}_random_effective_share"].median(),
                 0.8,
                 "control",
             ),
             at_most(
-                f"{MODELS[name]}, random weights: literal residual, median over heads",
-                residual.median(),
+                f"{which}, random weights: literal residual, median over heads",
+                part[f"{name}_random_residual"].sel(map="origin").median(),
                 0.1,
                 "control",
             ),
@@ -346,19 +367,19 @@ STUDY = Study(
         "encoder_length": 512,
         "stride": {"smollm2": 3, "minilm": 2},
         "sizes": [[_SMALL, 9, 4], [_MIDDLE, 52, 8], [130, 117, 8]],
-        "random_texts": 1,
+        "random_prompts": 1,
     },
     full={
         "tasks": ["logistic", "radius", "product", "three classes", "waves"],
         "rows": 1000,
         "row_queries": 1000,
-        "texts": list(TEXTS),
+        "texts": list(frozen.NAMES),
         "context": 512,
         "queries": 256,
         "encoder_length": 512,
         "stride": {"smollm2": 1, "minilm": 1},
         "sizes": [[_SMALL, 9, 4], [_MIDDLE, 52, 8], [130, 117, 8]],
-        "random_texts": 3,
+        "random_prompts": 3,
     },
     measure=measure,
     examine=examine,
@@ -376,9 +397,9 @@ STUDY = Study(
         "minilm_centred_deviation": times(-1),
         **{f"{name}_gaussian_error": times(0.5, 2) for name in MODELS},
         **{f"{name}_shuffled_deviation": times(0.5, 2) for name in MODELS},
-        **{f"{name}_recording_error": plus(0.01) for name in _RANDOM},
-        **{f"{name}_random_residual": plus(0.5) for name in _RANDOM},
-        **{f"{name}_random_effective_share": times(0.5) for name in _RANDOM},
+        **{f"{name}_recording_error": plus(0.01) for name in MODELS},
+        **{f"{name}_random_residual": plus(0.5) for name in MODELS},
+        **{f"{name}_random_effective_share": times(0.5) for name in MODELS},
     },
     context={
         **{f"{name}_score_deviation": "of the scores as they stand" for name in MODELS},

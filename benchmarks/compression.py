@@ -1,4 +1,4 @@
-"""Compressed prompts at equal bytes: `python -m benchmarks.compressed_prompts [FOLDER] [CASE ...]`.
+"""Compressed prompts at equal bytes: `python -m benchmarks.compression [FOLDER] [CASE ...]`.
 
 Real heads are those of the recordings in FOLDER (`python -m benchmarks.record_heads FOLDER`), and
 the few in benchmarks/data. A decoder's heads have 960 tokens; the first 4 and the last 28 always
@@ -15,7 +15,7 @@ prompt is known (Lemma 2.1): a compressed prompt need not be nearer to it than t
 
 Errors are squared, relative to the output's deviation from the mean value, averaged over the
 queries of a head. Every case is stored as soon as it ends, in results/compression.json and
-compression.md. `python -m benchmarks.compressed_prompts times` only measures time.
+compression.md. `python -m benchmarks.compression times` only measures time.
 """
 
 import json
@@ -32,7 +32,8 @@ import jax
 import numpy as np
 
 import largeprompt as lp
-from largeprompt.compression.compress import Choose, Method, outputs
+from largeprompt.compression.compress import Choose, Method
+from largeprompt.compression.compressed import outputs
 from largeprompt.models import RecordedLayer, Recording
 
 from .record_heads import AT_HAND, DATA, LENGTH, TO_SERVE

@@ -1,0 +1,132 @@
+"""A prompt to compress and the queries that its compression should serve, validated."""
+
+from typing import NamedTuple
+
+import jax
+import numpy as np
+
+from .. import _checks
+from .._typing import ArrayInput
+from ..attention import Head
+from ..measures import AbstractMeasure
+from .blocked_softmax import BlockedSoftmax
+from .compressed import Compressed, CompressionError, outputs
+from .gaussian_tail import Tail
+
+LONG = 2**14  # tokens beyond which single-precision prompts are compressed in single precision
+
+
+class Problem(NamedTuple):
+    """A prompt and queries; `masses` are those of the tokens, 1 without log weights."""
+
+    keys: np.ndarray
+    values: np.ndarray
+    log_masses: np.ndarray
+    queries: np.ndarray
+    attention: BlockedSoftmax
+    keep: np.ndarray
+    dtype: np.dtype
+    log_weights: np.ndarray | None
+    mean_value: np.ndarray
+
+    @property
+    def n(self) -> int:
+        return len(self.keys)
+
+    def restricted(self, rows: np.ndarray) -> "Problem":
+        """With these queries only."""
+        return self._replace(queries=self.queries[rows], attention=self.attention.restricted(rows))
+
+    def with_queries(self, queries: np.ndarray) -> "Problem":
+        """With other queries."""
+        masses = None if self.log_weights is None else self.log_masses
+        z = queries.astype(self.keys.dtype)
+        return self._replace(
+            queries=z, attention=BlockedSoftmax.of(self.keys, self.values, masses, z)
+        )
+
+    def kept(self, index: np.ndarray, tail: Tail | None = None) -> Compressed:
+        """These tokens as they are."""
+        logs = None if self.log_weights is None else self.log_masses[index]
+        if tail is None and logs is not None and np.all(logs == -np.inf):
+            raise ValueError(
+                _checks.message(
+                    "a compressed prompt needs a token of positive weight, or a tail",
+                    f"{len(index)} tokens of weight 0",
+                    "raise atoms above the number of tokens to keep, or give rank=0",
+                )
+            )
+        return self.measure(self.keys[index], self.values[index], logs, tail)
+
+    def measure(
+        self,
+        keys: np.ndarray,
+        values: np.ndarray,
+        logs: np.ndarray | None,
+        tail: Tail | None = None,
+    ) -> Compressed:
+        """A measure in the precision of the prompt."""
+        k, v = (jax.device_put(np.asarray(a).astype(self.dtype)) for a in (keys, values))
+        weights = None if logs is None else jax.device_put(logs.astype(self.dtype))
+        return Compressed(k, v, weights, tail)
+
+    def tail(self, tilt: np.ndarray, log_mass: float, mean: np.ndarray, factor: np.ndarray) -> Tail:
+        arrays = (tilt, np.asarray(log_mass), mean, factor)
+        return Tail(*(jax.device_put(array.astype(self.dtype)) for array in arrays))
+
+    def error(self, found: Compressed, rows: np.ndarray, held_out: bool) -> CompressionError:
+        """Relative squared error of a measure at these queries."""
+        part = self.restricted(rows)
+        exact = part.attention.outputs
+        got = outputs(found, part.queries.astype(np.float64))
+        squares = np.sum((got - exact) ** 2, axis=1)
+        deviation = np.mean(np.sum((exact - self.mean_value) ** 2, axis=1))
+        floor = 1e-26 * float(np.mean(self.attention.squares, dtype=np.float64))
+        if deviation <= floor:  # all tokens equal: nothing to be relative to
+            relative = np.where(squares <= 1e14 * floor, 0.0, np.inf)
+        else:
+            relative = squares / deviation
+        percentiles = np.percentile(relative, [50, 90, 99])
+        numbers = np.asarray([np.mean(relative), *percentiles], np.float32)
+        mean, median, high, highest = (jax.device_put(number) for number in numbers)
+        return CompressionError(mean, median, high, highest, len(rows), held_out)
+
+
+def problem_of(
+    prompt: AbstractMeasure, queries: ArrayInput, keep: ArrayInput, head: Head | None
+) -> Problem:
+    pair = prompt.as_key_values() if isinstance(prompt, AbstractMeasure) else None
+    if pair is None:
+        raise ValueError(
+            _checks.message(
+                "compress takes a prompt of keys and values",
+                f"a {type(prompt).__name__}",
+                "wrap the arrays as KeyValues(keys, values); if tokens are both, pass them twice",
+            )
+        )
+    k = pair.key_dim
+    if head is not None and not (head.dim == pair.dim and head.splits_at(k)):
+        raise ValueError(
+            _checks.message(
+                f"head must score the keys, {k} coordinates, and read the values",
+                f"U of shape {head.U.shape}",
+                f"pass Head.key_value({k}, {pair.dim - k}, scale=...)",
+            )
+        )
+    dim = k if head is None else head.query_dim
+    z = np.asarray(_checks.shaped("queries", _checks.finite("queries", queries), ("q", dim)))
+    z = z.astype(np.float64)
+    if head is not None:
+        z = z @ np.asarray(head.U, np.float64)[:k].T
+    logs = None if pair.log_weights is None else np.asarray(pair.log_weights, np.float64)
+    masses = np.zeros(pair.n) if logs is None else logs + np.log(pair.n)
+    kept = _checks.indices("keep", keep, pair.n)
+    single = pair.n > LONG and pair.dtype != np.float64
+    work = np.float32 if single else np.float64
+    keys, values, masses, z = (
+        np.asarray(a).astype(work, copy=False) for a in (pair.keys, pair.values, masses, z)
+    )
+    attention = BlockedSoftmax.of(keys, values, None if logs is None else masses, z)
+    weights = np.exp(masses - masses.max())
+    mean_value = weights @ values / weights.sum()
+    return Problem(keys, values, masses, z, attention, kept, pair.dtype, logs, mean_value)

@@ -1,0 +1,94 @@
+"""Sums over blocks of tokens, which stay in the cache from their scores to their sums.
+
+Single precision goes to C++ on all cores where it is compiled, the rest to NumPy.
+"""
+
+import numpy as np
+
+from .._native import blocks as native
+from .._native.blocks import MomentBlocks, SoftmaxBlocks
+
+SIZE = 1024  # tokens of a block
+
+
+def parts(n: int, size: int = SIZE) -> list[slice]:
+    """The blocks of n tokens."""
+    return [slice(start, min(start + size, n)) for start in range(0, n, size)]
+
+
+def _in_cpp(array: np.ndarray) -> bool:
+    return array.dtype == np.float32 and native.available()
+
+
+def softmax_blocks(
+    keys: np.ndarray, values: np.ndarray, log_masses: np.ndarray | None, queries: np.ndarray
+) -> SoftmaxBlocks:
+    """Softmax terms of queries (q, k) over keys (n, k), and their sums with values (n, v)."""
+    if _in_cpp(keys):
+        return native.softmax_blocks(keys, values, log_masses, queries, SIZE)
+    (n, kind), q, blocks = (len(keys), keys.dtype), len(queries), parts(len(keys))
+    terms, tops = np.empty((n, q), kind), np.empty((len(blocks), q), kind)
+    totals, sums = np.empty_like(tops), np.empty((*tops.shape, values.shape[1]), kind)
+    for b, part in enumerate(blocks):
+        block = np.matmul(keys[part], queries.T, out=terms[part])
+        if log_masses is not None:
+            block += log_masses[part, None]
+        tops[b] = block.max(axis=0)
+        block -= _finite(tops[b])
+        np.exp(block, out=block)
+        totals[b], sums[b] = block.sum(axis=0), block.T @ values[part]
+    return SoftmaxBlocks(terms, tops, totals, sums, np.einsum("nv,nv->n", values, values))
+
+
+def square_sums(terms: np.ndarray, coefficients: np.ndarray) -> np.ndarray:
+    """sum_q c_jq t_iq^2, (3, n), from terms (n, q) and coefficients (blocks, 3, q)."""
+    if _in_cpp(terms):
+        return native.square_sums(terms, coefficients, SIZE)
+    pairs = zip(coefficients.astype(terms.dtype), parts(len(terms)), strict=True)
+    return np.concatenate([block @ (terms[part] ** 2).T for block, part in pairs], axis=1)
+
+
+def tilted_moments(
+    keys: np.ndarray, values: np.ndarray, log_masses: np.ndarray, tilt: np.ndarray
+) -> tuple[float, np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Log mass, mean key, mean value, Cov(k, k) and Cov(k, v) at a tilt of the keys, in float64."""
+    in_blocks = native.moment_blocks if _in_cpp(keys) else _moment_blocks
+    tops, totals, means, *sums = in_blocks(keys, values, log_masses, tilt, SIZE)
+    top = float(tops.max())
+    factors = np.exp(tops.astype(np.float64) - top)
+    weights = factors * totals
+    total = float(weights.sum())
+    key_cov, cross = (
+        (factors.astype(part.dtype) @ part.reshape(len(part), -1)).reshape(part.shape[1:]) / total
+        for part in sums
+    )
+    k, weights = keys.shape[1], weights / total
+    mean = weights @ means
+    gaps = means[:, :k] - mean[:k]
+    key_cov = key_cov + (weights * gaps.T) @ gaps
+    cross = cross + (weights * gaps.T) @ means[:, k:]
+    return top + float(np.log(total)), mean[:k], mean[k:], key_cov, cross
+
+
+def _moment_blocks(
+    keys: np.ndarray, values: np.ndarray, log_masses: np.ndarray, tilt: np.ndarray, size: int
+) -> MomentBlocks:
+    k, found = keys.shape[1], []
+    for part in parts(len(keys), size):
+        scores = keys[part] @ tilt + log_masses[part]
+        top = scores.max(keepdims=True)
+        weights = np.exp(scores - _finite(top))
+        total = weights.sum()
+        mean = np.concatenate([weights @ keys[part], weights @ values[part]])
+        mean /= total if total > 0 else 1
+        gaps, roots = keys[part] - mean[:k], np.sqrt(weights)[:, None]
+        gaps *= roots
+        key_sums = gaps.T @ gaps
+        gaps *= roots
+        found.append((top[0], total, mean, key_sums, gaps.T @ values[part]))
+    return MomentBlocks(*(np.stack(part) for part in zip(*found, strict=True)))
+
+
+def _finite(tops: np.ndarray) -> np.ndarray:
+    """Largest scores, 0 for blocks without any weight."""
+    return np.where(tops > -np.inf, tops, tops.dtype.type(0))

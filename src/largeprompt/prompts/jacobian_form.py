@@ -1,0 +1,184 @@
+"""Squared error of dT/dU as a Laplace integral of order 4."""
+
+from collections.abc import Callable
+
+from .._arrays import Values, library
+from ..attention import AbstractHead
+from .laplace_integral import Block, Columns, Form
+from .output_forms import largest_output, square_of_atoms
+from .token_laws import NoisyAtoms, fixed
+
+
+def _jacobian_sums(head: AbstractHead, law: NoisyAtoms) -> Callable[[Block], Columns]:
+    """The parts of E_t |V M|^2, M = S^2 (Cov_p - C_inf).
+
+    M = (1/2) sum_ij u_i u_j ((x_i - x_j)(x_i - x_j)' - 2 C_inf) is a U-statistic of the L tokens, a
+    sum of uncorrelated terms (Hoeffding). With C the covariance under E_t[u .], D = C - C_inf, and
+    Z = u ((x - c)(x - c)' - C), c the mean under E_t[u .], these are
+
+        its mean        L (L-1) D - L E[u^2] C_inf,
+        of one token    (L-1) (Z + 2 (u-1) D) - (u^2 - E u^2) C_inf,
+        of a pair       F_i (u_j-1) + (u_i-1) F_j - (B_i B_j' + B_j B_i') - 2 (u_i-1) (u_j-1) C_inf,
+
+    where B = u y and F = u y y', each less its mean, for y = x - e with any e. We take the mean
+    under E_t[u^2 .], which tokens of the largest scores dominate: two of them make no error, and e
+    makes their y small.
+
+    Noise n ~ N(0, R) of x given s adds to the moments of y = E[y | s] + n up to order four, with
+    W = V'V and h = E[y | s]:
+
+        E y y' = h h' + R,    E |Vy|^2 y = (|Vh|^2 + tr WR) h + 2 R W h,
+        E |y|^2 |Vy|^2 = (|h|^2 + tr R) (|Vh|^2 + tr WR) + 4 h'R W h + 2 tr WRR.
+    """
+    V, limit = head.V, law.weights * law.growth
+    xp = library(V, limit)
+    W, R = V.T @ V, law.noise
+    share = limit / limit.sum()
+    C_inf = (law.centred.T * share) @ law.centred
+    if law.lattice:
+        C_inf = C_inf + law.mean_noise(share)
+    N = V @ C_inf
+    tr_R, tr_WR, tr_WRR = (
+        law.of_noise(matrix.trace(axis1=-2, axis2=-1)) for matrix in (R, W @ R, W @ R @ R)
+    )
+
+    def inner(weights: Values, left: Values, right: Values) -> Values:
+        """Sums over atoms of weights left right', (block, m, d)."""
+        return (left * weights[..., None]).mT @ right
+
+    def of_noise(weights: Values) -> Values:
+        """V times the noise covariance summed over atoms, (block, m, d)."""
+        return V @ law.mean_noise(weights) if law.lattice else 0.0
+
+    def total_of(weights: Values, values: Values) -> Values:
+        """Sums over atoms of weights times values, (block, ...) of (block, atoms, ...)."""
+        return (weights[:, None, :] @ values)[:, 0]
+
+    def squared(matrix: Values) -> Values:
+        return (matrix**2).sum((-2, -1))
+
+    def columns(block: Block) -> Columns:
+        small, u = block.small[:, None, None], block.u()
+        weights = law.weights * block.decay / block.total[:, None]
+        q, change = (limit * a / block.mean[:, None] for a in (block.decay, block.change))
+        uq, uuq = q * u, q * u**2  # weights of E_t[u^2 .] and E_t[u^3 .]
+        u2, u3 = uq.sum(-1), uuq.sum(-1)
+        variance = (weights * (u - 1) ** 2).sum(-1)
+        squares = u**2 - u2[:, None]
+        skew = (weights * (u - 1) * squares).sum(-1)
+        of_square = (weights * squares**2).sum(-1)
+
+        def by(vector: Values) -> Values:
+            return vector[:, None, None]
+
+        base = xp.where(small, law.centred, _from_heaviest(law.points, q))
+        shift = total_of(change, base)
+        b = base - shift[:, None, :]  # x - c
+        a = b @ V.T
+        around = xp.where(small, base, b)
+        gram = inner(change, around @ V.T, around) + of_noise(change)
+        from_limit = gram - by(change.sum(-1)) * N - (shift @ V.T)[:, :, None] * shift[:, None, :]
+        VC = xp.where(small, N + from_limit, gram)
+        D = xp.where(small, from_limit, gram - N)
+        bb, aa = (b**2).sum(-1), (a**2).sum(-1)
+        each = a[..., :, None] * b[..., None, :] - VC[:, None]
+        if law.lattice:
+            each = each + law.of_noise((V @ R).T).T
+        spread = squared(each)
+        if law.lattice:
+            through = (law.through_noise(R @ W, b) * b).sum(-1)  # b'R W b
+            spread = spread + aa * tr_R + bb * tr_WR + 2 * through + tr_WR * tr_R + tr_WRR
+        ZZ = (uq * spread).sum(-1)  # E_t |V Z|^2
+        uZ = inner(uq, a, b) + of_noise(uq) - by(u2) * VC  # E_t[u V Z]
+        uuZ = inner(uuq, a, b) + of_noise(uuq) - by(u3) * VC  # E_t[u^2 V Z]
+        DD, DN = squared(D), (D * N).sum((-2, -1))
+        one = ZZ + 4 * variance * DD + 4 * (D * uZ).sum((-2, -1))
+        cross = (uuZ * N).sum((-2, -1)) + 2 * skew * DN
+
+        y = _from_heaviest(law.points, uq)
+        y = y - (total_of(uq, y) / u2[:, None])[:, None, :]
+        Vy = y @ V.T
+        yy, VyVy = (y**2).sum(-1) + tr_R, (Vy**2).sum(-1) + tr_WR
+        B, VB = total_of(q, y), total_of(q, Vy)
+        F, uF = inner(q, Vy, y) + of_noise(q), inner(uq, Vy, y) + of_noise(uq)
+        p, Vp = total_of(uq, y) - B, total_of(uq, Vy) - VB
+        third, other, fourth = VyVy[..., None] * y, yy[..., None] * Vy, yy * VyVy
+        if law.lattice:
+            RWy = law.through_noise(R @ W, y)
+            third = third + 2 * RWy
+            other = other + 2 * law.through_noise(V @ R, y)
+            fourth = fourth + 4 * (RWy * y).sum(-1) + 2 * tr_WRR
+        FB = total_of(uq, third) - (VB[:, None, :] @ F)[:, 0]
+        BF = total_of(uq, other) - (F @ B[:, :, None])[..., 0]
+        fourth = (uq * fourth).sum(-1)
+        # E |B|^2 and E |V B|^2
+        BB = (uq * yy).sum(-1) - (B**2).sum(-1)
+        VBVB = (uq * VyVy).sum(-1) - (VB**2).sum(-1)
+        outer = VB[:, :, None] * B[:, None, :]
+        pair = 2 * variance * (fourth - squared(F)) + 2 * squared(uF - F)
+        pair = pair + 2 * BB * VBVB + 2 * squared(uF - outer)
+        NN = (N**2).sum()
+        pair = pair + 4 * variance * (variance * NN - 2 * ((uF - F) * N).sum((-2, -1)))
+        pair = pair - 4 * ((p * FB).sum(-1) + (Vp * BF).sum(-1)) + 8 * ((Vp @ N) * p).sum(-1)
+        values = xp.stack([DD, DN, of_square, one, cross, pair], axis=1)
+
+        # the same with all terms positive
+        def size(matrix: Values) -> Values:
+            return xp.sqrt(squared(matrix))
+
+        ab, y_, Vy_ = xp.sqrt((aa + tr_WR) * (bb + tr_R)), xp.sqrt(yy), xp.sqrt(VyVy)
+        c, d, f, n = size(VC), size(D), size(F), xp.sqrt(NN)
+        B_, VB_ = (q * y_).sum(-1), (q * Vy_).sum(-1)
+        uqy, uqVy = (uq * y_).sum(-1), (uq * Vy_).sum(-1)
+        uF_ = (uq * y_ * Vy_).sum(-1) + f
+        one_ = ZZ + 4 * variance * DD + 4 * d * ((uq * ab).sum(-1) + u2 * c)
+        cross_ = ((uuq * ab).sum(-1) + u3 * c) * n + 2 * abs(skew) * d * n
+        pair_ = 2 * variance * (fourth + f**2) + 2 * uF_**2
+        pair_ = pair_ + 2 * ((uq * yy).sum(-1) + B_**2) * ((uq * VyVy).sum(-1) + VB_**2)
+        pair_ = pair_ + 2 * (uF_ + VB_ * B_) ** 2
+        pair_ = pair_ + 4 * variance * n * (variance * n + 2 * uF_)
+        pair_ = pair_ + 4 * (uqy + B_) * ((uq * VyVy * y_).sum(-1) + VB_ * f)
+        rest = (uq * yy * Vy_).sum(-1) + B_ * f + 2 * n * (uqy + B_)
+        pair_ = pair_ + 4 * (uqVy + VB_) * rest
+        terms = xp.stack([DD, d * n, of_square, one_, cross_, pair_], axis=1)
+        return values, fixed(terms), NN + 0 * u2
+
+    return columns
+
+
+def _jacobian_at_length(columns: Columns, u2: Values, inverse: Values) -> tuple[Values, Values]:
+    values, terms, NN = columns
+    rest = 1 - inverse
+
+    def total(parts: Values, sign: int) -> Values:
+        DD, DN, of_square, one, cross, pair = parts.T
+        mean = rest**2 * DD + (inverse * u2) ** 2 * NN + sign * 2 * rest * inverse * u2 * DN
+        single = rest**2 * one + inverse**2 * of_square * NN + sign * 2 * rest * inverse * cross
+        return mean + inverse * single + inverse**2 * rest / 2 * pair
+
+    return total(values, -1), total(terms, 1)
+
+
+def _from_heaviest(points: Values, weights: Values) -> Values:
+    """Differences to the heaviest atom, at each node: (block, atoms, d).
+
+    Where that atom has nearly all the weight, their weighted mean is tiny and keeps its digits.
+    """
+    heaviest = fixed(weights).argmax(-1)
+    return points - points[heaviest][:, None, :]
+
+
+def _largest_jacobian(head: AbstractHead, law: NoisyAtoms) -> Values:
+    """|V Cov_p - V Cov_inf| is at most 3 max |V b| max |b|."""
+    identity = library(head.V).eye(head.dim)
+    return 9 * largest_output(head, law) * square_of_atoms(law, identity).max()
+
+
+JACOBIAN = Form(
+    4,
+    _jacobian_sums,
+    _jacobian_at_length,
+    _largest_jacobian,
+    lambda head: 2 * head.out_dim * head.dim,
+    lambda head: (),
+)
