@@ -68,6 +68,8 @@ def _pin_to_core() -> None:
 
 
 _pin_to_core()  # before JAX counts the cores
+# traces and programs live long: looking for garbage among them takes a twentieth of the time
+gc.set_threshold(200_000, 20, 100)
 jax.config.update("jax_enable_x64", True)
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 os.environ["XLA_FLAGS"] = (
@@ -78,7 +80,7 @@ compile_quickly()
 PROGRAMS = Path(__file__).parents[1] / ".pytest_cache" / "programs"
 for option, value in {
     "jax_compilation_cache_dir": str(PROGRAMS),
-    "jax_persistent_cache_min_compile_time_secs": 0.0,
+    "jax_persistent_cache_min_compile_time_secs": 0.05,  # writing others takes as long
     "jax_persistent_cache_min_entry_size_bytes": -1,
 }.items():
     os.environ[option.upper()] = str(value)  # for the processes that tests start
@@ -103,10 +105,11 @@ def mode_32():
     jax.config.update("jax_enable_x64", True)
 
 
-# Tests that compile the same programs run in one process. The longest group starts first.
+# Tests that compile the same programs run in one process. Long groups come first, so that the
+# workers end together.
 _GROUPS = {
-    "paper": ("tests/test_paper",),
     "prompts": ("tests/prompts", "tests/participation", "src/largeprompt/p"),
+    "paper": ("tests/test_paper",),
     "flows": (
         "tests/dynamics/test_flow",
         "tests/dynamics/test_transfer",
@@ -115,11 +118,14 @@ _GROUPS = {
         "tests/test_bad_input",
     ),
     "descent": ("tests/dynamics", "tests/icl", "src/largeprompt/icl"),
-    "documents": ("tests/test_package", "tests/test_docs"),
-    "sweeps": ("tests/sweep",),
-    "devices": ("tests/test_devices",),
+    "reproduce": ("tests/reproduce",),
     "concentration": ("tests/concentration", "src/largeprompt/concentration"),
     "measures": ("tests/measures", "tests/attention", "src/largeprompt"),
+    "models": ("tests/models", "tests/compression"),
+    "documents": ("tests/test_package", "tests/test_docs"),
+    "site": ("tests/test_site",),
+    "sweeps": ("tests/sweep",),
+    "devices": ("tests/test_devices",),
     "others": ("tests",),
 }
 
