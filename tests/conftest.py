@@ -115,7 +115,7 @@ _GROUPS = {
         "tests/test_bad_input",
     ),
     "descent": ("tests/dynamics", "tests/icl", "src/largeprompt/icl"),
-    "documents": ("tests/test_package", "tests/test_docs"),
+    "documents": ("tests/test_package", "tests/test_docs", "tests/test_site"),
     "sweeps": ("tests/sweep",),
     "devices": ("tests/test_devices",),
     "concentration": ("tests/concentration", "src/largeprompt/concentration"),
