@@ -53,8 +53,9 @@ def index(found: list[Example]) -> str:
     """Markdown of the first page."""
     cards = "\n".join(example.card() for example in found)
     return (
-        "# Gallery\n\nEach script answers one question. Outputs and figures are made when this site "
-        f'is built, by the scripts in `examples/`.\n\n<div class="gallery" markdown>\n\n{cards}\n</div>\n'
+        "# Gallery\n\nEach script answers one question. Outputs and figures are made when this "
+        "site is built, by the scripts in `examples/`.\n\n"
+        f'<div class="gallery" markdown>\n\n{cards}\n</div>\n'
     )
 
 
