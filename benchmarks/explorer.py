@@ -62,7 +62,9 @@ def main() -> None:
         browser = driver.chromium.launch(executable_path=program, args=["--no-sandbox"])
         tab = browser.new_page(viewport={"width": 1280, "height": 860})
         tab.goto(write_page(Path(folder) / "explorer.html").as_uri())
-        print("| slider | frames a second | redraw, ms: median | slowest of 120 |\n|---|---|---|---|")
+        print(
+            "| slider | frames a second | redraw, ms: median | slowest of 120 |\n|---|---|---|---|"
+        )
         for name in SLIDERS:
             found = drag(tab, name, 120)
             times = 1e3 * found.redraws

@@ -157,7 +157,7 @@ def _read_on_a_phone(browser: Browser, page: Path) -> None:
     paper = tab.evaluate("getComputedStyle(document.body).backgroundColor")
     assert max(map(int, re.findall(r"\d+", paper)[:3])) < 80, paper
     tab.locator("label[for=__search]").first.click()
-    tab.locator(".md-search__input").fill("prompt_length_for")
+    tab.locator(".md-search__input").press_sequentially("prompt_length_for")
     tab.locator(".md-search-result__link").first.wait_for()
     assert "prompt_length_for" in tab.locator(".md-search-result__list").inner_text()
     context.close()
