@@ -1,4 +1,4 @@
-"""Frames a second of the explorer while its sliders are dragged: `python -m benchmarks.explorer`."""
+"""Frames a second of the explorer while sliders are dragged: `python -m benchmarks.explorer`."""
 
 import shutil
 import tempfile

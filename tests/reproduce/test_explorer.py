@@ -13,8 +13,8 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
-from numpy.polynomial import chebyshev
 from benchmarks import explorer
+from numpy.polynomial import chebyshev
 from playwright.sync_api import Page
 from typer.testing import CliRunner
 
