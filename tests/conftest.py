@@ -122,8 +122,8 @@ _GROUPS = {
     "concentration": ("tests/concentration", "src/largeprompt/concentration"),
     "measures": ("tests/measures", "tests/attention", "src/largeprompt"),
     "models": ("tests/models", "tests/compression"),
-    "documents": ("tests/test_package", "tests/test_docs"),
-    "site": ("tests/test_site",),
+    # the site shows what the tests of examples made
+    "documents": ("tests/test_package", "tests/test_docs", "tests/test_site"),
     "sweeps": ("tests/sweep",),
     "devices": ("tests/test_devices",),
     "others": ("tests",),

@@ -74,7 +74,8 @@ def test_curve_of_samples_prints_the_fitted_slope():
 
 
 @pytest.mark.parametrize(
-    "covariance", ["eigenvalues:1,0.5", "file:{folder}/cov.npy", "file:{folder}/cov.csv"]
+    "covariance",
+    ["eigenvalues:1,0.5", "rows:1,0;0,0.5", "file:{folder}/cov.npy", "file:{folder}/cov.csv"],
 )
 def test_length_accepts_every_form_of_covariance(covariance, tmp_path):
     np.save(tmp_path / "cov.npy", np.diag([1.0, 0.5]))
@@ -103,6 +104,7 @@ def test_regime_prints_and_draws(tmp_path):
     [
         ["curve", "--covariance", "rho:x"],
         ["curve", "--covariance", "circle"],
+        ["curve", "--covariance", "rows:1,0;0"],
         ["curve", "--covariance", "file:missing.npy"],
         ["curve", "--covariance", "eigenvalues:-1"],
         ["curve", "--dim", "0"],

@@ -13,11 +13,15 @@ from largeprompt.cli import _compiling
 from largeprompt.cli._answer import Answer
 from largeprompt.cli.commands import app
 from largeprompt.cli.model_commands import models
+from largeprompt.concentration import regime
 
 CURVE = ("curve", "--dim", "1", "--from", "10", "--to", "100", "--points", "2")
 COMMANDS = {
     "curve": (CURVE, {"length", "squared_error", "error", "local_slope"}),
-    "regime": (("regime", "3", "1000"), {"sigma", "length", "regime", "x"}),
+    "regime": (
+        ("regime", "3", "1000"),
+        {"sigma", "length", "regime", "x", "effective_tokens", "p2", "relative_error"},
+    ),
     "length": (("length", "0.5", "--dim", "1"), {"length", "squared_error", "tolerance"}),
     "risk": (
         ("risk", "-d", "1", "-L", "10,inf", "--noise", "0"),
@@ -57,6 +61,15 @@ def test_every_command_has_both_forms():
         assert {"as_json", "as_csv"} <= set(inspect.signature(command.callback).parameters)
 
 
+def test_regime_has_its_numbers_as_facts():
+    facts = json.loads(_run("regime", "3", "1000", "--json").stdout)["facts"]
+    found = regime(3.0, 1000)
+    assert facts["effective_tokens"] == 1 / found.p2
+    assert (facts["p2"], facts["relative_error"]) == (found.p2, found.relative_error)
+    facts = json.loads(_run("regime", "3", "inf", "--json").stdout)["facts"]
+    assert facts["effective_tokens"] == "inf"
+
+
 def test_commands_reject_two_forms_at_once():
     result = CliRunner().invoke(app, ["regime", "3", "1000", "--json", "--csv"])
     assert result.exit_code == 2
@@ -81,10 +94,16 @@ def test_answer_has_lines_around_it_on_a_terminal(monkeypatch, capsys):
     assert "│" in shown
 
 
-@pytest.mark.parametrize("command", app.registered_commands, ids=lambda c: c.callback.__name__)
-def test_help_shows_an_example_that_parses(command):
-    name = command.callback.__name__
-    shown = " ".join(CliRunner().invoke(app, [name, "--help"]).stdout.split())
+COMMAND_LINES = {
+    prefix + (command.name or getattr(command.callback, "__name__", "")): command
+    for prefix, group in (("", app), ("models ", models))
+    for command in group.registered_commands
+}
+
+
+@pytest.mark.parametrize(("name", "command"), COMMAND_LINES.items(), ids=COMMAND_LINES)
+def test_help_shows_an_example_that_parses(name, command):
+    shown = " ".join(CliRunner().invoke(app, [*name.split(), "--help"]).stdout.split())
     assert f"Example: largeprompt {name}" in shown
     lines = [line.strip() for line in command.callback.__doc__.splitlines()]
     example = next(line for line in lines if line.startswith("Example: "))

@@ -5,16 +5,18 @@ import json
 import re
 import subprocess
 import sys
+import textwrap
 from pathlib import Path
 
 import pytest
 
 from largeprompt.reproduce.studies import every_study
 
-from .site_builder import generated_pages
+from .site_builder import builder, generated_pages
 
 ROOT = Path(__file__).parents[1]
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
+gallery = builder("gallery")
 
 
 def _rows() -> list[list[str]]:
@@ -66,29 +68,87 @@ def _blocks(path: Path) -> tuple[str, str]:
 WITH_CODE = [path for path in documents() if _blocks(path)[0]]
 
 
+# Python that is not run with its page: the page, the first line of the block, and why
+NOT_RUN_WITH_THE_PAGE = {
+    ("compressed_decoder.md", "import numpy as np, torch, transformers, largeprompt as lp"): (
+        "needs PyTorch; run by tests/models/test_compressed_decoder.py, which has imported it"
+    ),
+    ("devices.md", "# run.py, started once for each process: python run.py ADDRESS RANK"): (
+        "one of two processes; tests/test_devices.py starts both"
+    ),
+    ("devices.md", "import jax, os"): (
+        "a setting for the whole process; run by tests/test_benchmarks.py in its own"
+    ),
+    ("faq.md", "%env JAX_COMPILATION_CACHE_DIR=/tmp/largeprompt-programs"): "a line of a notebook",
+    ("in_context_learner.md", "import numpy as np"): (
+        "needs weights; run by tests/models/test_real_weights.py, which fetches them"
+    ),
+    ("in_context_learner.md", "recording = model.record(X[:200], y[:200], X[200:])"): (
+        "goes on with the block before"
+    ),
+    (
+        "real_transformers.md",
+        'model, tokenizer = lp.models.load_pretrained("SmolLM2-135M-Instruct.Q4_1.gguf")',
+    ): "needs weights; tests/models/test_recording.py does the same with small random models",
+    ("sweeps.md", "from dask_jobqueue import SLURMCluster"): "needs a SLURM cluster",
+}
+_FENCED = re.compile(r"^```(\w*)[^\n]*\n(.*?)^```", re.DOTALL | re.MULTILINE)
+
+
+def _is_python(text: str) -> bool:
+    try:
+        return bool(ast.parse(text).body)
+    except SyntaxError:
+        return False
+
+
+def test_python_in_documents_is_run_or_says_why_not():
+    """Blocks marked `python` are run with their page; others are listed above, with the reason."""
+    others = set()
+    for path in documents():
+        text = path.read_text()
+        for language, body in _FENCED.findall(text):
+            assert language in {"python", "py", "text", "sh", "mermaid"}, (path.name, language)
+            assert language != "sh" or not _is_python(body), (path.name, body)
+            if language == "py":
+                others.add((path.name, body.partition("\n")[0]))
+        for block in re.findall(r"(?:^(?: {4}.*)?\n)+", _FENCED.sub("", text), re.MULTILINE):
+            indented = textwrap.dedent(block).strip()
+            assert not _is_python(indented), (path.name, indented)  # fence it as `python`
+    assert others == set(NOT_RUN_WITH_THE_PAGE)
+
+
 @pytest.fixture(scope="module")
-def read(tmp_path_factory) -> tuple[Path, dict[str, tuple[str, str]]]:
-    """Output and error of all documents and examples, run in one new process and empty folder."""
-    folder = tmp_path_factory.mktemp("reader")
+def read(tmp_path_factory) -> dict[str, tuple[str, str]]:
+    """Output and error of all documents and examples, run in one new process and empty folder.
+
+    What examples print and draw is kept where the gallery looks for it: the site, built by
+    tests/test_site.py, does not run them again.
+    """
     jobs = {path.name: (_blocks(path)[0], []) for path in WITH_CODE}
     for path in EXAMPLES:
-        jobs[path.name] = (path.read_text(), [f"{path.stem}.png"])
+        jobs[path.name] = (path.read_text(), [str(gallery.kept(path.stem)[0])])
     command = [sys.executable, str(ROOT / "tests" / "reader.py")]
     done = subprocess.run(
         command,
-        cwd=folder,
+        cwd=tmp_path_factory.mktemp("reader"),
         input=json.dumps(jobs),
         capture_output=True,
         text=True,
         check=True,
     )
-    return folder, json.loads(done.stdout)
+    found = json.loads(done.stdout)
+    for path in EXAMPLES:
+        printed, error = found[path.name]
+        if not error:
+            gallery.kept(path.stem)[1].write_text(printed)
+    return found
 
 
 @pytest.mark.parametrize("path", WITH_CODE, ids=lambda path: path.name)
 def test_code_in_documents_runs_and_prints_what_it_shows(path, read):
     """Words are compared exactly, numbers to one unit of the last digit shown."""
-    printed, error = read[1][path.name]
+    printed, error = read[path.name]
     assert not error
     assert same_text(printed, _blocks(path)[1]), printed
 
@@ -96,11 +156,10 @@ def test_code_in_documents_runs_and_prints_what_it_shows(path, read):
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.name)
 def test_examples_run(path, read):
     """Each script answers in a few lines and draws a figure."""
-    folder, found = read
-    printed, error = found[path.name]
+    printed, error = read[path.name]
     assert not error
     assert len(printed.splitlines()) > 3
-    assert (folder / f"{path.stem}.png").stat().st_size > 10_000
+    assert gallery.kept(path.stem)[0].stat().st_size > 10_000
 
 
 def test_the_readme_has_code():

@@ -131,6 +131,9 @@ def test_core_depends_on_at_most_eleven_packages():
     assert extras["all"] == ["largeprompt[cli,cluster,report]"]
 
 
-def test_version_is_stated_once():
-    assert lp.__version__ in (ROOT / "CITATION.cff").read_text()
-    assert f"## {lp.__version__}" in (ROOT / "CHANGELOG.md").read_text()
+def test_version_and_date_are_the_same_everywhere():
+    citation = (ROOT / "CITATION.cff").read_text()
+    assert f"\nversion: {lp.__version__}\n" in citation
+    day = re.search(r"^date-released: (\S+)$", citation, re.MULTILINE)
+    assert day is not None
+    assert f"## {lp.__version__} ({day[1]})" in (ROOT / "CHANGELOG.md").read_text()

@@ -82,6 +82,23 @@ def test_release_wheel_has_the_kernels_and_all_files_of_the_package(published):
         assert "largeprompt/_native/kernels.abi3.so" in names
 
 
+def test_release_wheel_answers_once_installed(published, tmp_path):
+    (wheel,) = published.glob("*.whl")
+    options = ["--no-deps", "--no-index", "--no-compile", "--target", str(tmp_path)]
+    install = [sys.executable, "-m", "pip", "install", *options, str(wheel)]
+    subprocess.run(install, check=True, capture_output=True)
+    script = "import largeprompt as lp; print(lp.__file__, lp.regime(3.0, 1000).name)"
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.split() == [str(tmp_path / "largeprompt/__init__.py"), "rare", "tokens"]
+
+
 def test_release_without_kernels_is_a_wheel_for_every_platform(source, published):
     (wheel,) = _build(source, "--wheel", LARGEPROMPT_PURE="1").iterdir()
     assert wheel.name.endswith("-py3-none-any.whl")

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from playwright.sync_api import Browser
 
 import largeprompt as lp
 
@@ -132,8 +133,32 @@ def test_site_builds_and_needs_no_network(tmp_path):
             r'<(?:script|link|img)[^>]*(?:src|href)="(?:https?:)?//', page.read_text()
         )
     for name in ("index.html", "api/measures.html"):
-        with opened(Path(tmp_path / name), 1200, 800) as (tab, troubles):
+        with opened(tmp_path / name, 1200, 800) as (tab, troubles):
             tab.wait_for_selector(".katex")
             assert tab.locator(".arithmatex:not(.typeset)").count() == 0
             assert tab.locator(".katex-error").count() == 0
             assert not troubles
+            if name == "index.html":
+                assert tab.context.browser is not None
+                _read_on_a_phone(tab.context.browser, tmp_path / "how_to_choose.html")
+
+
+def _read_on_a_phone(browser: Browser, page: Path) -> None:
+    """A page 390 pixels wide in the dark: nothing is cut off, and the search finds a function."""
+    context = browser.new_context(
+        viewport={"width": 390, "height": 844}, offline=True, has_touch=True, color_scheme="dark"
+    )
+    troubles: list[str] = []
+    tab = context.new_page()
+    tab.on("console", lambda said: troubles.append(said.text))
+    tab.on("pageerror", lambda error: troubles.append(str(error)))
+    tab.goto(page.as_uri())
+    assert tab.evaluate("document.documentElement.scrollWidth") <= 390
+    paper = tab.evaluate("getComputedStyle(document.body).backgroundColor")
+    assert max(map(int, re.findall(r"\d+", paper)[:3])) < 80, paper
+    tab.locator("label[for=__search]").first.click()
+    tab.locator(".md-search__input").press_sequentially("prompt_length_for")
+    tab.locator(".md-search-result__link").first.wait_for()
+    assert "prompt_length_for" in tab.locator(".md-search-result__list").inner_text()
+    context.close()
+    assert not troubles

@@ -63,7 +63,7 @@ def pages() -> dict[str, str]:
     """Markdown of each page, by its name."""
     found = {"index": _index()}
     for room, names in entries().items():
-        lines = [f"# {TITLES[room]}\n", f"{_summary(room)} Room `largeprompt.{room}`.\n"]
+        lines = [f"# {TITLES[room]}\n", f"{_summary(room)} Module `largeprompt.{room}`.\n"]
         for name, path in names:
             short = name.split(".")[-1]
             options = f'    options:\n      heading: "{name}"\n      toc_label: "{short}"\n'
@@ -74,7 +74,7 @@ def pages() -> dict[str, str]:
 
 def _index() -> str:
     """Every name with the first sentence of its room."""
-    lines = ["# API reference\n", "`import largeprompt as lp`. Each public name, by room:\n"]
+    lines = ["# API reference\n", "`import largeprompt as lp`. Each public name, by module:\n"]
     for room, names in entries().items():
         links = ", ".join(f"[`{name.removeprefix('lp.')}`][{path}]" for name, path in names)
         lines += [f"## [{TITLES[room]}]({room}.md)\n", f"{_summary(room)}\n", f"{links}\n"]

@@ -53,18 +53,26 @@ def index(found: list[Example]) -> str:
     """Markdown of the first page."""
     cards = "\n".join(example.card() for example in found)
     return (
-        "# Gallery\n\nOne question a script. Outputs and figures are made when this site is built, "
-        f'by the scripts in `examples/`.\n\n<div class="gallery" markdown>\n\n{cards}\n</div>\n'
+        "# Gallery\n\nEach script answers one question. Outputs and figures are made when this "
+        "site is built, by the scripts in `examples/`.\n\n"
+        f'<div class="gallery" markdown>\n\n{cards}\n</div>\n'
     )
+
+
+def kept(name: str) -> tuple[Path, Path]:
+    """Where figure and output of an example are kept; the folder is made."""
+    code = (ROOT / "examples" / f"{name}.py").read_text()
+    version = hashlib.sha256(f"{code_version()} {sys.version} {code}".encode()).hexdigest()[:16]
+    folder = FOLDER / version
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder / f"{name}.png", folder / f"{name}.txt"
 
 
 def _run(name: str) -> Example:
     script = ROOT / "examples" / f"{name}.py"
     code = script.read_text()
-    version = hashlib.sha256(f"{code_version()} {sys.version} {code}".encode()).hexdigest()[:16]
-    figure, output = (FOLDER / version / f"{name}.{kind}" for kind in ("png", "txt"))
+    figure, output = kept(name)
     if not output.exists():
-        figure.parent.mkdir(parents=True, exist_ok=True)
         ran = subprocess.run(
             [sys.executable, str(script), str(figure)],
             capture_output=True,

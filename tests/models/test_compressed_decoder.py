@@ -1,5 +1,10 @@
 """Decoders with compressed prompts, against the models themselves and against `lp.attend`."""
 
+import contextlib
+import io
+import re
+from pathlib import Path
+
 import equinox as eqx
 import jax
 import numpy as np
@@ -8,6 +13,8 @@ import pytest
 import largeprompt as lp
 from largeprompt.models import compressed_decoder
 from largeprompt.models.compressed_rows import Rows, attend_to_rows
+
+from ..test_docs import same_text
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
@@ -299,3 +306,14 @@ def test_compress_prompt_and_next_token_loss_say_what_is_wrong(llama):
         loss(model, cache, [3])
     with pytest.raises(ValueError, match="needs a model with logits"):
         loss(model.model, cache, [3, 4])
+
+
+def test_code_of_the_document_prints_what_it_shows():
+    """The ```py block of docs/compressed_decoder.md."""
+    page = (Path(__file__).parents[2] / "docs" / "compressed_decoder.md").read_text()
+    (code,) = re.findall(r"```py\n(.*?)```", page, flags=re.DOTALL)
+    (shown,) = re.findall(r"```text\n(.*?)```", page, flags=re.DOTALL)
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed):
+        exec(code, {})
+    assert same_text(printed.getvalue(), shown)

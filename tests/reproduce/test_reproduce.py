@@ -96,6 +96,9 @@ def test_reproduce_writes_everything_and_prints_a_summary(calls, tmp_path):
     assert "6 of 6 checks hold, in 3 studies." in result.output
     assert "[made-up]" in result.output
     assert str(out / "index.html") in result.output.replace("\n", "")
+    lead = re.search(r'<figure class="lead">.*?</figure>', (out / "index.html").read_text(), re.S)
+    assert lead is not None
+    assert re.search(r"Made by <code>largeprompt reproduce --study \w+</code>", lead[0])
     for path in ["data/first.nc", "data/third.nc", "figures/second.pdf", "figures/second.png"]:
         assert (out / path).stat().st_size > 500
     with xr.open_dataset(out / "data" / "second.nc", engine="scipy") as exported:

@@ -22,8 +22,8 @@ Covariance = Annotated[
     typer.Option(
         "--covariance",
         help="Covariance of the tokens: identity, rho:0.5 (entries rho^|i-j|), "
-        "eigenvalues:1,0.5,0.1 (diagonal), or file:cov.npy (also .csv or .txt). "
-        "Eigenvalues and files set the dimension.",
+        "eigenvalues:1,0.5,0.1 (diagonal), 'rows:2,0.5;0.5,1', or file:cov.npy (also .csv or "
+        ".txt). All but the first two set the dimension.",
     ),
 ]
 Scale = Annotated[
@@ -91,15 +91,18 @@ def covariance_matrix(family: str, dim: int) -> "np.ndarray":
             return float(rest) ** np.abs(index[:, None] - index)
         if kind == "eigenvalues":
             return np.diag([float(value) for value in rest.split(",")])
+        if kind == "rows":
+            return np.array([[float(v) for v in row.split(",")] for row in rest.split(";")])
     except ValueError as error:
         raise ValueError(
-            "--covariance must be identity, rho:NUMBER or eigenvalues:A,B,...; "
+            "--covariance must be identity, rho:NUMBER, eigenvalues:A,B,... or rows:A,B;C,D; "
             f"received {family!r} with --dim {dim} ({error})"
         ) from error
     if kind == "file":
         return _from_file(Path(rest))
     raise ValueError(
-        "--covariance must be identity, rho:NUMBER, eigenvalues:A,B,... or file:PATH; "
+        "--covariance must be identity, rho:NUMBER, eigenvalues:A,B,..., rows:A,B;C,D or "
+        f"file:PATH; "
         f"received {family!r}"
     )
 

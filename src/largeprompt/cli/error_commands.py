@@ -126,7 +126,7 @@ def regime(
     as_json: AsJson = False,
     as_csv: AsCsv = False,
 ) -> None:
-    """Regime of the softmax weights: averaging, rare tokens or frozen.
+    """Regime of the softmax weights: self-averaging, rare tokens or frozen.
 
     Example: largeprompt regime 2.5 1000
     """
@@ -143,7 +143,12 @@ def regime(
         regime=found.name,
         x=found.x,
     )
-    answer.note(found.sentence)
+    answer.note(
+        found.sentence,
+        effective_tokens=1 / found.p2 if found.p2 else math.inf,
+        p2=found.p2,
+        relative_error=found.relative_error,
+    )
     answer.print(as_json=as_json, as_csv=as_csv)
     if figure is not None:
         from ..reproduce.report import plot_regimes

@@ -7,6 +7,7 @@ import typer
 
 from .._message import message
 from ._answer import Answer, AsCsv, AsJson, check_form
+from ._compiling import hint_at_first_run
 from ._output import write_netcdf
 
 if TYPE_CHECKING:
@@ -62,6 +63,7 @@ def probe(
         raise ValueError(
             message("probe needs --text or --table", "both" if text else "neither", "pass one")
         )
+    hint_at_first_run()
     if table is not None:
         recording = _on_table(model, table)
     else:

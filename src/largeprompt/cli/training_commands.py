@@ -303,5 +303,9 @@ def _experiment_answer(data: "xr.Dataset") -> Answer:
         for kind in ("softmax", "linear"):
             counts = arrived.sel(attention=kind).values
             answer.column(f"{kind}, in block form", f"{kind}_in_block_form", counts)
-        answer.note(f"each of {data.sizes['seed']} seeds counts once", seeds=data.sizes["seed"])
+        seeds = data.sizes["seed"]
+        risks = "one seed" if seeds == 1 else f"{seeds} seeds; trained risks are means over them"
+        answer.note(
+            f"{risks}; the last two columns count seeds that end in block form", seeds=seeds
+        )
     return answer

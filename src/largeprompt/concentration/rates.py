@@ -144,8 +144,8 @@ def _in_words(p2: float, relative_error: float) -> str:
     number = f"{count:.1f}" if count < 1e4 else f"{count:.1e}"
     tokens = "1 token" if p2 == 1 else f"{number} equal tokens"
     return (
-        f"The weights are worth {tokens} (P_2 = {p2:.2g}), and the squared error is "
-        f"{relative_error:.2g} of that of one token."
+        f"The weights are worth {tokens} (the expected sum of their squares is P_2 = {p2:.2g}), "
+        f"and the squared error is {relative_error:.2g} of that of one token."
     )
 
 

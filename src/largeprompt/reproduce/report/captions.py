@@ -12,7 +12,8 @@ CAPTIONS = {
     "finite-prompts": "The exact error of output and gradient falls like 1/L, and agrees with an "
     "independent integral to rounding (second panel).",
     "proposition-3.1": "The mean squared distance between attention on L tokens and on infinitely "
-    "many falls as the prompt grows, more slowly for wider tokens, and stays below the bound.",
+    "many falls as the prompt grows, and stays below the bound. It falls more slowly for tokens of "
+    "larger standard deviation σ.",
     "assumption-3.3": "Tilted moments against the scale of the scores. They are finite at every "
     "scale if the tilted law is normalised; without that they diverge before scale 1.",
     "proposition-3.4": "Errors of both gradients fall as the prompt grows and stay below their "

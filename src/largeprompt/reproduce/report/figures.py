@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 
 _SAMPLED = "Monte Carlo"
 ERROR_LABELS = {
-    "output": r"$E\,|T_L-T|^2$",
-    "gradient_U": r"$E\,|\partial_U T_L-\partial_U T|^2$",
-    "gradient_V": r"$E\,|\partial_V T_L-\partial_V T|^2$",
+    "output": "mean squared error",
+    "gradient_U": "mean squared error of $\\partial_U T$",
+    "gradient_V": "mean squared error of $\\partial_V T$",
 }
 
 
@@ -40,7 +40,8 @@ def plot_curve(
 
     Exact curves are lines, with a band where their numerical error is visible. Sampled ones are
     points with bars of two standard errors. `bound` (of `bound_report`) and `fit` (of `fit_slope`)
-    belong to the first curve.
+    belong to the first curve. Without `labels` a curve is called by its method, several by their
+    quantities.
 
     >>> import jax.numpy as jnp
     >>> import largeprompt as lp
@@ -49,12 +50,12 @@ def plot_curve(
     >>> curve = lp.concentration_curve(head, mu, mu, [2.0, 100.0, 1e6])
     >>> figure = lp.plot_curve(curve, bound=lp.bound_report(curve))
     >>> [line.get_label() for line in figure.axes[0].lines]
-    ['output', 'Proposition 3.1 ($c_1=2.5$, $c_2=0.618$)']
+    ['exact', 'bound of the paper']
     """
     curves = [curves] if isinstance(curves, xr.Dataset) else list(curves)
     if not curves:
         raise ValueError(message("plot_curve needs at least one dataset", "none", "pass a curve"))
-    names = list(labels) if labels is not None else [c.attrs["quantity"] for c in curves]
+    names = list(labels) if labels is not None else _names(curves)
     if len(names) != len(curves):
         raise ValueError(
             message(
@@ -80,6 +81,12 @@ def plot_curve(
     return draw([Panel(series, LENGTH, y, title=title or "")])
 
 
+def _names(curves: Sequence[xr.Dataset]) -> list[str]:
+    if len(curves) == 1:
+        return ["sampled" if curves[0].attrs["method"] == _SAMPLED else "exact"]
+    return [curve.attrs["quantity"] for curve in curves]
+
+
 def _error_curve(curve: xr.Dataset, name: str, i: int) -> Series:
     style = "points" if curve.attrs["method"] == _SAMPLED else "line"
     L, value, error = (curve[n].values for n in ("length", "value", "error"))
@@ -93,8 +100,7 @@ def _bound_curve(quantity: str, bound: BoundReport, lengths: np.ndarray) -> Seri
     else:
         parameter = "U" if quantity == "gradient_U" else "V"
         values = proposition_3_4(bound.c1, bound.c2, bound.sigma, L, parameter)
-    text = f"{bound.statement} ($c_1={bound.c1:.2g}$, $c_2={bound.c2:.3g}$)"
-    return Series(text, L, np.asarray(values), BLACK, "dashed")
+    return Series("bound of the paper", L, np.asarray(values), BLACK, "dashed")
 
 
 def limits_panel(comparison: xr.Dataset, title: str = "") -> Panel:

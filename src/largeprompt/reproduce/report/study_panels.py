@@ -102,8 +102,8 @@ def _with_bounds(data: xr.Dataset, value: str, bound: str, y: str, title: str = 
 
 
 def _proposition_3_1(data: xr.Dataset) -> list[Panel]:
-    text = f"dashed: bound, $c_1={float(data['c1']):.3g}$, $c_2={float(data['c2']):.3g}$"
-    errors = _with_bounds(data, "value", "bound", ERROR_LABELS["output"], text)
+    title = "solid: exact error; dashed: bound of the paper"
+    errors = _with_bounds(data, "value", "bound", ERROR_LABELS["output"], title)
     L, slopes = data["length"].values, []
     for i, sigma in enumerate(data["sigma"].values):
         here = data.sel(sigma=sigma)

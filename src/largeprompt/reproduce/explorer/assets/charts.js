@@ -182,7 +182,7 @@ export function weightChart({ w, h, palette, state, prompt }) {
   });
   svg += text((EDGE.left + right) / 2, h - 8, "tokens, the heaviest first", { fill: palette.soft, anchor: "middle" });
   const say = (i, words, bold) => text(right - 4, EDGE.top + 15 + 16 * i, words, { fill: bold ? palette.ink : palette.soft, anchor: "end", weight: bold ? 600 : "" });
-  svg += say(0, `worth ${shown(prompt.effective)} equal tokens`, true);
+  svg += say(0, `this prompt is worth ${shown(prompt.effective)} equal tokens`, true);
   if (state.L > weights.length) svg += say(1, `the other ${shown(state.L - weights.length)} share ${shown(100 * rest, 2)}%`);
   if (!prompt.exact) svg += say(2, "(their sum replaced by its mean)");
   return svg;
