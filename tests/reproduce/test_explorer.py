@@ -365,6 +365,5 @@ def test_figures_are_drawn_in_each_frame_of_a_drag(laptop, slider):
     found = explorer.drag(tab, slider, 30)
     assert len(set(found.starts)) == 30
     assert found.redraws.min() > 0
-    assert np.median(found.redraws) < 0.1  # a few milliseconds, unless the machine is busy
     assert "NaN" not in tab.inner_html("main")
     assert not troubles
