@@ -99,6 +99,7 @@ def test_compress_with_all_tokens_is_the_prompt():
         prompt = lp.KeyValues(keys, values, weights)
         for small in (
             lp.compress(prompt, queries, atoms=N + 3),
+            lp.compress(prompt, queries, atoms=N, rank=K + 9),  # no Gaussian: its rank is unused
             lp.compress(prompt, queries, size=10**6),
         ):
             assert small.tail is None

@@ -116,17 +116,15 @@ class Compressed(AbstractMeasure):
         tail changes matters as much as their output differs from that of the tail. Merge parts of a
         prompt before their tails are truncated.
         """
-        rank = _checks.count("rank", rank, least=0)
-        tail = self.tail
+        tail, rank = self.tail, _checks.count("rank", rank, least=0)
+        if queries is not None:
+            queries = _checks.finite("queries", queries)
+            queries = _checks.shaped("queries", queries, ("q", self.keys.shape[-1]))
         if tail is None or tail.rank <= rank:
             return self
         gap = None
         if self.n:
-            z = np.asarray(tail.tilt, np.float64)[None]
-            if queries is not None:
-                queries = _checks.finite("queries", queries)
-                queries = _checks.shaped("queries", queries, ("q", self.keys.shape[-1]))
-                z = np.asarray(queries, np.float64)
+            z = np.asarray(tail.tilt[None] if queries is None else queries, np.float64)
             got, p = outputs_and_weights(self, z)
             _, of_tail = _seen_tail(tail, z)
             weights = (1 - p.sum(axis=1)) ** 2

@@ -7,7 +7,8 @@ import numpy as np
 
 from .. import _checks
 from .._typing import ArrayInput
-from ..attention import Head
+from ..attention import AbstractHead
+from ..attention.head import one_head
 from ..measures import AbstractMeasure, KeyValues
 from .blocked_softmax import BlockedSoftmax
 from .compressed import Compressed, CompressionError, outputs
@@ -93,7 +94,7 @@ class Problem(NamedTuple):
 
 
 def problem_of(
-    prompt: AbstractMeasure, queries: ArrayInput, keep: ArrayInput, head: Head | None
+    prompt: AbstractMeasure, queries: ArrayInput, keep: ArrayInput, head: AbstractHead | None
 ) -> Problem:
     pair = prompt.as_key_values() if isinstance(prompt, AbstractMeasure) else None
     if pair is None:
@@ -105,6 +106,7 @@ def problem_of(
             )
         )
     k = pair.key_dim
+    head = None if head is None else one_head(head)
     if head is not None and not (head.dim == pair.dim and head.splits_at(k)):
         raise ValueError(
             _checks.message(

@@ -107,7 +107,7 @@ def tail_of_tokens(points: np.ndarray, log_masses: np.ndarray, tilt: Array) -> T
     mean = weights @ points
     columns = (np.sqrt(weights)[:, None] * (points - mean)).T
     if len(weights) > len(mean):  # the same covariance in as many columns as dimensions
-        columns = np.linalg.qr(columns.T, mode="r").T
+        columns = np.linalg.qr(columns.T)[1].T
     arrays = (np.asarray(top + np.log(total)), mean, columns)
     return Tail(tilt, *(jax.device_put(array.astype(tilt.dtype)) for array in arrays))
 
