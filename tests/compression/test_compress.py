@@ -431,7 +431,7 @@ def _with_a_sink():
     rng = np.random.default_rng(0)
     keys = rng.normal(size=(400, K)) * [1.6, 0.4, 0.4]
     values = 0.3 * keys[:, 1:] + 0.05 * rng.normal(size=(400, V))
-    queries = rng.normal(size=(80, K)) + [0, 1, 0]
+    queries = rng.normal(size=(80, K)) + np.array([0, 1, 0])
     mean = queries.mean(axis=0)
     keys[0], values[0] = 8 * mean / np.sum(mean**2), 5.0
     exact, _ = _attention(keys, values, queries)

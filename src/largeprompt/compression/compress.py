@@ -55,10 +55,11 @@ def compress(
     serve, in the order of time if they have one. Every fourth one, if there are at least 8, only
     measures the error. Sizes: `atoms` kept tokens, those of the indices `keep` among them (sinks, a
     window), and `rank` of the Gaussian (0 by default; None: no Gaussian, values as they are); or
-    `size` in bytes, split between both by the error on the last third of the queries. `choose` ranks tokens by
-    "leverage", $E[p_i^2 |v_i - T|^2]$; by "residual leverage", the part of it that no Gaussian tail
-    explains; by "matching pursuit" on that residual, one token at a time; or by "attention mass",
-    $E[p_i]$. `head` is a `Head.key_value` with another scale than 1. `key` is for method="random".
+    `size` in bytes, split between both by the error on the last third of the queries. `choose`
+    ranks tokens by "leverage", $E[p_i^2 |v_i - T|^2]$; by "residual leverage", the part of it that
+    no Gaussian tail explains; by "matching pursuit" on that residual, one token at a time; or by
+    "attention mass", $E[p_i]$. `head` is a `Head.key_value` with another scale than 1. `key` is for
+    method="random".
 
     Other methods, for comparison: "most attended" (SnapKV, H2O), "sinks and window" (StreamingLLM),
     "expected attention", "centroids" with log counts, "moments" (a Gaussian with the literal
