@@ -15,7 +15,8 @@ prompt is known (Lemma 2.1): a compressed prompt need not be nearer to it than t
 
 Errors are squared, relative to the output's deviation from the mean value, averaged over the
 queries of a head. Every case is stored as soon as it ends, in results/compression.json and
-compression.md. `python -m benchmarks.compression times` only measures time.
+compression.md. `python -m benchmarks.compression tables` only measures time and Gaussian tokens
+(results/compression_tables.json); `ahead` prints where other methods win in the stored run.
 """
 
 import json
@@ -32,6 +33,7 @@ import jax
 import numpy as np
 
 import largeprompt as lp
+from largeprompt.compression import token_blocks
 from largeprompt.compression.compress import Choose, Method
 from largeprompt.compression.compressed import outputs
 from largeprompt.models import RecordedLayer, Recording
@@ -40,9 +42,11 @@ from .record_heads import AT_HAND, DATA, LENGTH, TO_SERVE
 from .timing import machine
 
 RESULTS = Path(__file__).parent / "results"
+TABLES = RESULTS / "compression_tables.json"
 _SIZES = (4, 16, 65, 130, 260)  # tokens' worth of bytes
 _BASE = 100_000.0  # of the decoder's rotary positions
 _KEEP = np.r_[0:4, LENGTH - 28 : LENGTH]
+_PAUSE = 0.3  # seconds before a call is timed: threads of the one before wait actively for a while
 _TOKENS, _DIM, _LATENT, _QUERIES, _HEADS = 1000, 64, 16, 320, 8
 
 
@@ -286,7 +290,25 @@ def _table(lines: list[dict[str, Any]]) -> str:
     return "\n".join(rows)
 
 
-def gaussian_tokens() -> str:
+def ahead(found: dict[str, Any]) -> str:
+    """Where another method has a smaller error than the Gaussian tail, from stored cases."""
+    names = ("median", "mean", "percentile_90", "percentile_99", "after_output")
+    rows = ["| case | tokens | statistic | gaussian tail | ahead |", "|---" * 5 + "|"]
+    for case in sorted(found):
+        lines = [line for line in found[case]["lines"] if line["method"] in METHODS]
+        for own in (line for line in lines if line["method"] == "gaussian tail"):
+            others = [line for line in lines if line["size"] == own["size"] and line is not own]
+            for name in names:
+                better = [x for x in others if own[name] is not None and x[name] < own[name]]
+                better.sort(key=lambda line, name=name: line[name])
+                if better:
+                    who = ", ".join(f"{line['method']} {line[name]:.3g}" for line in better)
+                    label = name.replace("percentile_", "percentile ").replace("_", " ")
+                    rows.append(f"| {case} | {own['size']} | {label} | {own[name]:.3g} | {who} |")
+    return "\n".join(rows)
+
+
+def gaussian_tokens() -> list[dict[str, Any]]:
     """Errors against the infinite prompt, for Gaussian tokens."""
     rng = np.random.default_rng(0)
     d = 8
@@ -297,7 +319,7 @@ def gaussian_tokens() -> str:
     queries = 0.7 * rng.normal(size=(200, d)) + 0.3
     limit = np.asarray(lp.attend(reader, law, queries))
     deviation = np.mean(np.sum(limit**2, axis=1))
-    lines = ["| measure | bytes | error against the infinite prompt |", "|---|---|---|"]
+    lines = []
     rows: dict[str, Any] = {"the prompt": prompt}
     rows["its Gaussian, rank 8"] = lp.compress(prompt, queries, atoms=0, rank=d)
     rows["9 most attended tokens"] = lp.compress(prompt, queries, atoms=9, method="most attended")
@@ -305,34 +327,37 @@ def gaussian_tokens() -> str:
         gap = np.asarray(lp.attend(reader, measure, queries)) - limit
         leaves = jax.tree.leaves((measure.keys, measure.values, getattr(measure, "tail", None)))
         error = np.mean(np.sum(gap**2, axis=1)) / deviation
-        lines.append(f"| {name} | {sum(leaf.nbytes for leaf in leaves)} | {error:.2g} |")
-    return "\n".join(lines)
+        size = sum(leaf.nbytes for leaf in leaves)
+        lines.append({"measure": name, "bytes": size, "error": float(error)})
+    return lines
 
 
-def times(queries: int = 64, dim: int = 64) -> str:
+def times(queries: int = 64, dim: int = 64) -> list[dict[str, Any]]:
     """CPU seconds, of all threads, to compress and to attend, beside one pass of full attention.
 
     Medians of rounds in which everything takes turns. CPU time, not wall time, because NumPy, XLA
     and PyTorch use different numbers of threads. Set OPENBLAS_NUM_THREADS=1: threads of BLAS that
-    wait count too.
+    wait count too. Two parts of `compress` are measured alone: the softmax of all queries over all
+    tokens, and the covariances of all keys and values.
     """
-    lines = [
-        "| L | compress | one pass: plain JAX | torch | `attend` | compress / plain JAX "
-        "| `attend` to 128 atoms and rank 8 |",
-        "|---" * 7 + "|",
-    ]
+    lines = []
     for L in (10_000, 100_000, 1_000_000):
         rng = np.random.default_rng(0)
         keys, values = (rng.normal(size=(L, dim)).astype(np.float32) for _ in range(2))
         z = (rng.normal(size=(queries, dim)) / dim**0.5).astype(np.float32)
         prompt, reader = lp.KeyValues(keys, values), lp.Head.key_value(dim, dim)
         small = lp.compress(prompt, z, atoms=128, rank=8)
+        masses, mean = np.zeros(L, np.float32), z.mean(axis=0)
         plain = jax.jit(lambda k, v, z: jax.nn.softmax(z @ k.T) @ v)
         calls: dict[str, Callable[[], Any]] = {
             "compress": lambda prompt=prompt, z=z: lp.compress(prompt, z, atoms=128, rank=8),
             "plain": lambda plain=plain, prompt=prompt, z=z: plain(prompt.keys, prompt.values, z),
             "full": lambda reader=reader, prompt=prompt, z=z: lp.attend(reader, prompt, z),
             "small": lambda reader=reader, small=small, z=z: lp.attend(reader, small, z),
+            "softmax": lambda k=keys, v=values, z=z: token_blocks.softmax_blocks(k, v, None, z),
+            "covariances": lambda k=keys, v=values, m=masses, u=mean: token_blocks.tilted_moments(
+                k, v, m, u
+            ),
         }
         if find_spec("torch"):
             import torch  # pyright: ignore[reportMissingImports]  # an optional extra
@@ -343,21 +368,54 @@ def times(queries: int = 64, dim: int = 64) -> str:
         found: dict[str, list[float]] = {name: [] for name in calls}
         for turn in range(8):
             for name, call in calls.items():
+                time.sleep(_PAUSE)
                 start = time.process_time()
                 jax.block_until_ready(call())
                 if turn:  # the first compiles
                     found[name].append(time.process_time() - start)
-        median = {name: float(np.median(spent)) for name, spent in found.items()}
-        cells = [median.get(name, np.nan) for name in ("compress", "plain", "torch", "full")]
-        cells += [median["compress"] / median["plain"], median["small"]]
-        lines.append(f"| {L:,} | " + " | ".join(f"{cell:.2g}" for cell in cells) + " |")
-    return "\n".join(lines)
+        lines.append({"L": L} | {name: float(np.median(spent)) for name, spent in found.items()})
+    return lines
+
+
+def store_tables() -> None:
+    """Measure times and Gaussian tokens, and store them."""
+    tables = {"times": times(), "gaussian tokens": gaussian_tokens()}
+    stored = {"where": machine(), "date": str(date.today())} | tables
+    TABLES.write_text(json.dumps(stored, indent=1) + "\n")
+
+
+def times_as_text(lines: list[dict[str, Any]]) -> str:
+    """Markdown: milliseconds, and ratios to one pass of plain JAX."""
+    heads = ("`compress`", "of it: softmax", "covariances", "plain JAX", "torch", "`attend`")
+    names = ("compress", "softmax", "covariances", "plain", "torch", "full")
+    titles = ("L", *heads, "compress / plain JAX", "compress / torch", "`attend` to the result")
+    rows = ["| " + " | ".join(titles) + " |", "|---" * len(titles) + "|"]
+    for line in lines:
+        cells = [_milliseconds(line.get(name, np.nan)) for name in names]
+        cells += [f"{line['compress'] / line.get(name, np.nan):.2g}" for name in ("plain", "torch")]
+        cells.append(_milliseconds(line["small"]))
+        rows.append(f"| {line['L']:,} | " + " | ".join(cells) + " |")
+    return "\n".join(rows)
+
+
+def _milliseconds(seconds: float) -> str:
+    return f"{1e3 * seconds:.0f}" if seconds >= 0.01 else f"{1e3 * seconds:.2g}"
+
+
+def gaussian_tokens_as_text(lines: list[dict[str, Any]]) -> str:
+    """Markdown of errors against the infinite prompt."""
+    rows = ["| measure | bytes | error against the infinite prompt |", "|---|---|---|"]
+    rows += [f"| {x['measure']} | {x['bytes']:,} | {x['error']:.2g} |" for x in lines]
+    return "\n".join(rows)
 
 
 def main(arguments: list[str]) -> None:
     """Measure the cases named, or all, and store them."""
-    if arguments == ["times"]:
-        print(f"CPU seconds for 64 queries of 64 + 64 coordinates, float32\n\n{times()}")
+    if arguments == ["tables"]:
+        store_tables()
+        return
+    if arguments == ["ahead"]:
+        print(ahead(json.loads((RESULTS / "compression.json").read_text())))
         return
     folder = next((Path(a) for a in arguments if Path(a).is_dir()), None)
     wanted = [a for a in arguments if folder is None or Path(a) != folder]
@@ -368,7 +426,7 @@ def main(arguments: list[str]) -> None:
         rules = RULES if name.startswith("stored") else METHODS
         store(name, list(measured(list(known[name]()), rules)))
     if not wanted:
-        print(gaussian_tokens())
+        store_tables()
 
 
 if __name__ == "__main__":

@@ -167,6 +167,67 @@ def test_linearise_of_a_constant_output():
     assert found.residual.value == 0
 
 
+@pytest.mark.parametrize("at", ["best", "mean query", "origin"])
+@pytest.mark.parametrize("method", [None, "scrambled", "sampled"])
+def test_linearise_over_one_query_is_the_expansion_there(at, method):
+    """The limit of narrow Gaussian queries, in all directions or in one."""
+    _, tokens, U, V = _problem()
+    head, mu, z = lp.Head(U=U, V=V), lp.Empirical(tokens), np.array([0.5, -0.3])
+    methods = {
+        "scrambled": lp.QuasiMonteCarlo(jax.random.key(0)),
+        "sampled": lp.MonteCarlo(jax.random.key(0)),
+    }
+    centre = np.zeros(2) if at == "origin" else z
+    steps = 1e-5 * np.eye(2)
+    ends = _attention(tokens, U, V, np.concatenate([centre + steps, centre - steps]))
+    slope = (ends[:2] - ends[2:]).T / 2e-5
+    laws = [lp.Dirac(z)] + [lp.Gaussian(z, np.zeros((2, 2)))] * (method is None)
+    for nu in laws:
+        found = lp.linearise(head, mu, nu, at, method=methods.get(method))
+        assert np.allclose(found.slope, slope, rtol=1e-6, atol=1e-9)
+        assert np.allclose(found(centre), _attention(tokens, U, V, centre[None])[0], rtol=1e-10)
+        if at != "origin":
+            assert found.residual.value == 0
+    narrow = lp.linearise(head, mu, lp.Gaussian(z, 1e-10 * np.diag([1.0, 0.0])), at)
+    assert np.allclose(narrow.slope, slope, rtol=1e-6, atol=1e-8)
+
+
+@pytest.mark.slow
+def test_linearise_does_not_call_an_unconverged_rule_exact():
+    """Scores of deviation 10 in three dimensions: no tensor rule converges, other methods serve."""
+    rng = np.random.default_rng(0)
+    tokens, U, V = rng.normal(size=(50, 3)), 6 * np.eye(3), np.eye(3)
+    head, mu, nu = lp.Head(U=U, V=V), lp.Empirical(tokens), lp.Gaussian(np.zeros(3), np.eye(3))
+    with pytest.raises(ValueError, match="QuasiMonteCarlo"):
+        lp.linearise(head, mu, nu)
+    z = rng.normal(size=(20_000, 3))
+    slope, _, residual = _least_squares(z, _attention(tokens, U, V, z), np.full(20_000, 1 / 20_000))
+    key = jax.random.key(0)
+    for method in (
+        lp.QuasiMonteCarlo(key, points=2**13, replicates=4),
+        lp.MonteCarlo(key, max_replicates=20_000),
+    ):
+        found = lp.linearise(head, mu, nu, method=method)
+        assert isinstance(found.residual.method, type(method))
+        # least squares on samples has a standard error of about sqrt(residual / 20,000) = 0.004
+        assert np.allclose(found.slope, slope, atol=0.05)
+        assert abs(found.residual.value - residual) < 5 * (found.residual.error + 0.003)
+
+
+def test_linearise_by_a_given_method():
+    """A method is used also where an exact rule exists, and for Gaussian tokens."""
+    _, tokens, U, V = _problem()
+    head, nu = lp.Head(U=U, V=V), lp.Gaussian(np.zeros(2), 0.25 * np.eye(2))
+    method = lp.QuasiMonteCarlo(jax.random.key(0), points=256)
+    laws = lp.Empirical(tokens), lp.Gaussian(np.ones(3), np.eye(3))
+    for mu, error in zip(laws, (0.02, 1e-9), strict=True):
+        found, exact = (lp.linearise(head, mu, nu, method=m) for m in (method, lp.Exact()))
+        assert isinstance(found.residual.method, type(method))
+        assert isinstance(exact.residual.method, lp.Exact)
+        assert np.allclose(found.slope, exact.slope, atol=error)
+        assert abs(found.residual.value - exact.residual.value) < 1e-18 + 5 * found.residual.error
+
+
 def test_linearise_in_32_bit_mode(mode_32):
     head = lp.Head(U=[[1.0]], V=[[1.0]])
     found = lp.linearise(head, lp.Rademacher(1), lp.Gaussian([0.0], [[1.0]]))
@@ -194,6 +255,27 @@ def test_experts_are_attention_on_the_mixture():
     masses = np.stack(masses, axis=-1)
     assert np.allclose(gates, masses / masses.sum(axis=-1, keepdims=True), rtol=1e-10)
     assert np.allclose(found.slopes[2], 0)
+
+
+def test_experts_of_prompts_and_compressed_prompts():
+    """Tokens are experts of slope 0; a mixture may contain prompts and compressed prompts."""
+    rng = np.random.default_rng(0)
+    keys, values = rng.normal(size=(60, 2)), rng.normal(size=(60, 2))
+    head, z = lp.Head.key_value(2, 2), rng.normal(size=(5, 2))
+    small = lp.compress(lp.KeyValues(keys, values), z, atoms=7, rank=1)
+    assert small.tail is not None
+    prompt = lp.KeyValues(keys[:9], values[:9], rng.normal(size=9))
+    gaussian = lp.Gaussian(np.ones(4), np.eye(4))
+    tokens = lp.Empirical(rng.normal(size=(3, 4)), [1.0, 2.0, 3.0])
+    for mu, count in (
+        (prompt, 9),
+        (small, 8),
+        (lp.Mixture([1, 2, 3], [small, tokens, lp.Mixture([1, 1], [gaussian, prompt])]), 21),
+    ):
+        found = lp.compression.experts(head, mu)
+        assert found.intercepts.shape == (count, 2)
+        assert np.allclose(found(z), lp.attend(head, mu, z), rtol=1e-9)
+    assert np.allclose(lp.compression.experts(lp.MultiHead([head]), prompt).slopes, 0)
 
 
 @pytest.mark.parametrize("mu", [lp.Empirical([[0.3, 1.0], [2.0, -1.0], [0.0, 0.5]]), "mixture"])

@@ -1,4 +1,4 @@
-# pyright: reportArgumentType=false
+# pyright: reportArgumentType=false, reportOptionalMemberAccess=false
 """Affine maps, experts, compressed prompts."""
 
 import numpy as np
@@ -28,9 +28,86 @@ MISTAKES = {
         lambda: lp.linearise(
             lp.Head(U=np.eye(4), V=np.eye(4)), lp.Rademacher(4), lp.Gaussian(np.ones(4), np.eye(4))
         ),
-        "no exact rule",
+        "Gaussian queries that reach 4 dimensions",
     ),
-    "experts of a prompt": (lambda: lp.compression.experts(HEAD, PROMPT), "Gaussian components"),
+    "linearise over a law without a rule": (
+        lambda: lp.linearise(
+            HEAD, PROMPT, lp.Mixture([1, 1], [GAUSSIAN, lp.Gaussian(np.ones(2), EYE)])
+        ),
+        "received queries of law Mixture. To fix: pass method=lp.QuasiMonteCarlo",
+    ),
+    "linearise scores of hundreds": (
+        lambda: lp.linearise(
+            lp.Head(U=300 * EYE, V=EYE), lp.Empirical([[0.0, 1.0], [1.0, 0.3]]), GAUSSIAN
+        ),
+        "nodes are not enough",
+    ),
+    "linearise scores of hundreds exactly": (
+        lambda: lp.linearise(
+            lp.Head(U=300 * EYE, V=EYE),
+            lp.Empirical([[0.0, 1.0], [1.0, 0.3]]),
+            GAUSSIAN,
+            method=lp.Exact(),
+        ),
+        "QuasiMonteCarlo",
+    ),
+    "linearise by another method": (
+        lambda: lp.linearise(HEAD, PROMPT, GAUSSIAN, method="samples"),
+        "method must be Exact, QuasiMonteCarlo, MonteCarlo or None",
+    ),
+    "linearise samples by a method": (
+        lambda: lp.linearise(HEAD, PROMPT, np.ones((9, 2)), method=lp.Exact()),
+        "method must be None if nu is an array",
+    ),
+    "linearise without a key": (
+        lambda: lp.linearise(HEAD, PROMPT, GAUSSIAN, method=lp.MonteCarlo()),
+        "MonteCarlo needs a key",
+    ),
+    "linearise a matrix": (lambda: lp.linearise(EYE, PROMPT, GAUSSIAN), "head must be one Head"),
+    "linearise several heads": (
+        lambda: lp.linearise(lp.MultiHead([HEAD, HEAD]), PROMPT, GAUSSIAN),
+        "head must be one Head",
+    ),
+    "experts of a matrix": (lambda: lp.compression.experts(EYE, PROMPT), "head must be one Head"),
+    "experts of tokens": (
+        lambda: lp.compression.experts(HEAD, EYE),
+        "mu must be a measure of dimension 2",
+    ),
+    "experts of a scaled measure": (
+        lambda: lp.compression.experts(HEAD, GAUSSIAN.gaussian_at([0.0, 0.0])),
+        "pass mu.measure",
+    ),
+    "experts of a sphere": (
+        lambda: lp.compression.experts(HEAD, lp.Sphere(2)),
+        "mixture of Gaussians and points",
+    ),
+    "expand at NaN": (lambda: GAUSSIAN.gaussian_at([0.0, np.nan]), "u must be finite"),
+    "compress for several heads": (
+        lambda: lp.compress(
+            PAIR,
+            EYE,
+            atoms=1,
+            head=lp.MultiHead([lp.Head.key_value(2, 2, scale=s) for s in (1, 2)]),
+        ),
+        "head must be one Head",
+    ),
+    "compress for a matrix": (
+        lambda: lp.compress(PAIR, EYE, atoms=1, head=EYE),
+        "head must be one Head",
+    ),
+    "rank and size": (
+        lambda: lp.compress(PAIR, EYE, size=100, rank=0),
+        "rank must be left out with size",
+    ),
+    "truncate to a negative rank": (
+        lambda: SMALL.truncated(-1),
+        "rank must be a non-negative integer",
+    ),
+    "truncate for NaN": (lambda: SMALL.truncated(0, EYE * np.nan), "queries must be finite"),
+    "truncate by a negative gap": (
+        lambda: SMALL.tail.truncated(0, gap=-1.0),
+        "gap must be finite and >= 0",
+    ),
     "compress an array": (lambda: lp.compress(EYE, EYE, atoms=1), "keys and values"),
     "compress one array of tokens": (lambda: lp.compress(PROMPT, EYE, atoms=1), "keys and values"),
     "compress without a size": (lambda: lp.compress(PAIR, EYE), "either atoms or size"),

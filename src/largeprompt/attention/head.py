@@ -196,3 +196,18 @@ def flat_heads(name: str, heads: Any) -> tuple[Head, ...]:
             )
         )
     return flat
+
+
+def one_head(head: Any) -> Head:
+    """The head, or the only one of a `MultiHead`."""
+    heads = head.heads if isinstance(head, AbstractHead) else ()
+    if len(heads) != 1:
+        several = f"a {type(head).__name__} of {len(heads)} heads"
+        raise ValueError(
+            _checks.message(
+                "head must be one Head",
+                several if heads else f"a {type(head).__name__}",
+                "pass one of its .heads" if heads else "pass lp.Head(U=U, V=V)",
+            )
+        )
+    return heads[0]

@@ -6,7 +6,7 @@ import numpy as np
 
 from .. import _checks
 from .._typing import ArrayInput, KeyInput
-from ..attention import Head
+from ..attention import AbstractHead
 from ..measures import AbstractMeasure
 from .atoms import chosen, spread
 from .compressed import Compressed, outputs_and_weights
@@ -36,12 +36,12 @@ def compress(
     queries: ArrayInput,
     *,
     atoms: int | None = None,
-    rank: int | None = 0,
+    rank: int | Literal["auto"] | None = "auto",
     size: int | None = None,
     keep: ArrayInput = (),
     method: Method = "gaussian tail",
     choose: Choose = "leverage",
-    head: Head | None = None,
+    head: AbstractHead | None = None,
     key: KeyInput | None = None,
 ) -> Compressed:
     """A small measure that `attend` serves in place of a prompt of keys and values.
@@ -54,11 +54,12 @@ def compress(
     **Arguments:** `prompt`, keys and values; `queries` of shape (q, d_k), which the result should
     serve, in the order of time if they have one. Every fourth one, if there are at least 8, only
     measures the error. Sizes: `atoms` kept tokens, those of the indices `keep` among them (sinks, a
-    window), and `rank` of the Gaussian (None: no Gaussian, values as they are); or `size` in bytes,
-    split between both by the error on the last third of the queries. `choose` ranks tokens by
-    "leverage", $E[p_i^2 |v_i - T|^2]$; by "residual leverage", the part of it that no Gaussian tail
-    explains; by "matching pursuit" on that residual, one token at a time; or by "attention mass",
-    $E[p_i]$. `head` is a `Head.key_value` with another scale than 1. `key` is for method="random".
+    window), and `rank` of the Gaussian (0 by default; None: no Gaussian, values as they are); or
+    `size` in bytes, split between both by the error on the last third of the queries. `choose`
+    ranks tokens by "leverage", $E[p_i^2 |v_i - T|^2]$; by "residual leverage", the part of it that
+    no Gaussian tail explains; by "matching pursuit" on that residual, one token at a time; or by
+    "attention mass", $E[p_i]$. `head` is a `Head.key_value` with another scale than 1. `key` is for
+    method="random".
 
     Other methods, for comparison: "most attended" (SnapKV, H2O), "sinks and window" (StreamingLLM),
     "expected attention", "centroids" with log counts, "moments" (a Gaussian with the literal
@@ -87,16 +88,25 @@ def compress(
                 "pass atoms=n, rank=r, or size= in bytes",
             )
         )
+    if size is not None and rank != "auto":
+        raise ValueError(
+            _checks.message(
+                "rank must be left out with size, which chooses it",
+                f"rank={rank!r}, size={size!r}",
+                "pass atoms=n, rank=r, or size= alone",
+            )
+        )
+    rank = 0 if rank == "auto" else rank
     seen, held_out = _split(len(problem.queries))
     fitting = problem.restricted(seen)
     if size is not None:
         atoms, rank = _sizes(fitting, _checks.count("size", size), method, choose, key)
-    assert atoms is not None  # for the type checker: one of both is given
-    rank = rank if method in _TAILED else None
-    atoms, rank = _checked_counts(fitting, atoms, rank)
+    atoms = _checks.count("atoms", atoms, least=0)
     if atoms >= problem.n:
         found = problem.kept(np.arange(problem.n))
     else:
+        rank = rank if method in _TAILED else None
+        rank = _checked_rank(fitting, atoms, rank)
         found = _by_method(fitting, atoms, rank, method, choose, key, final=True)
     error = problem.error(found, held_out if len(held_out) else seen, bool(len(held_out)))
     return Compressed(found.keys, found.values, found.log_weights, found.tail, error)
@@ -110,8 +120,7 @@ def _split(queries: int) -> tuple[np.ndarray, np.ndarray]:
     return index[index % 4 != 3], index[index % 4 == 3]
 
 
-def _checked_counts(problem: Problem, atoms: int, rank: int | None) -> tuple[int, int | None]:
-    atoms = _checks.count("atoms", atoms, least=0)
+def _checked_rank(problem: Problem, atoms: int, rank: int | None) -> int | None:
     rank = None if rank is None else _checks.count("rank", rank, least=0)
     if rank is not None and rank > min(len(problem.queries), problem.keys.shape[1]):
         raise ValueError(
@@ -131,7 +140,7 @@ def _checked_counts(problem: Problem, atoms: int, rank: int | None) -> tuple[int
                 "raise atoms, or give rank=0 for a method with a tail",
             )
         )
-    return atoms, rank
+    return rank
 
 
 def _sizes(

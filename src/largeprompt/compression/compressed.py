@@ -10,7 +10,7 @@ from jaxtyping import Array, Float
 from .. import _checks
 from .._typing import ArrayInput, KeyInput
 from ..measures import AbstractMeasure, Empirical, KeyValues
-from .gaussian_tail import Tail
+from .gaussian_tail import Tail, tail_of_tokens
 
 
 class CompressionError(NamedTuple):
@@ -99,20 +99,40 @@ class Compressed(AbstractMeasure):
                     "compress with rank=0 or more",
                 )
             )
-        chosen = np.zeros(self.n, bool)
-        chosen[_checks.indices("index", index, self.n)] = True
-        k, weights = self.keys.shape[-1], self._masses()
-        points = jnp.concatenate([self.keys, self.values], axis=1)
-        tail = self.tail
-        rank = tail.rank if rank is None else _checks.count("rank", rank, least=0)
-        for i in np.flatnonzero(chosen):
-            log_mass = weights[i] + points[i, :k] @ tail.tilt
-            one = Tail(tail.tilt, log_mass, points[i], jnp.zeros((self.dim, 0), self.dtype))
-            tail = tail.merge(one)
-        kept = np.flatnonzero(~chosen)
+        index = _checks.indices("index", index, self.n)
+        rank = self.tail.rank if rank is None else _checks.count("rank", rank, least=0)
+        points, masses = (np.asarray(a, np.float64) for a in (self._points(), self._masses()))
+        folded = tail_of_tokens(points[index], masses[index], self.tail.tilt)
+        tail = self.tail if folded is None else self.tail.merge(folded)
+        kept = np.delete(np.arange(self.n), index)
         logs = None if self.log_weights is None else self.log_weights[kept]
-        tail = tail.truncated(rank, queries) if tail.rank > rank else tail
-        return Compressed(self.keys[kept], self.values[kept], logs, tail)
+        found = Compressed(self.keys[kept], self.values[kept], logs, tail)
+        return found.truncated(rank, queries)
+
+    def truncated(self, rank: int, queries: ArrayInput | None = None) -> "Compressed":
+        """With a tail of at most this rank, along the directions that serve the queries best.
+
+        `queries` are tilts of the keys. The atoms count: a direction along which the mass of the
+        tail changes matters as much as their output differs from that of the tail. Merge parts of a
+        prompt before their tails are truncated.
+        """
+        tail, rank = self.tail, _checks.count("rank", rank, least=0)
+        if queries is not None:
+            queries = _checks.finite("queries", queries)
+            queries = _checks.shaped("queries", queries, ("q", self.keys.shape[-1]))
+        if tail is None or tail.rank <= rank:
+            return self
+        gap = None
+        if self.n:
+            z = np.asarray(tail.tilt[None] if queries is None else queries, np.float64)
+            got, p = outputs_and_weights(self, z)
+            _, of_tail = _seen_tail(tail, z)
+            weights = (1 - p.sum(axis=1)) ** 2
+            distance = np.sum((got - of_tail) ** 2, axis=1)
+            gap = float(weights @ distance / max(float(weights.sum()), 1e-300))
+        return Compressed(
+            self.keys, self.values, self.log_weights, tail.truncated(rank, queries, gap)
+        )
 
     def merge(self, other: "Compressed") -> "Compressed":
         """The measure of both prompts: all atoms, and one tail for both tails."""
@@ -240,15 +260,20 @@ def outputs_and_weights(found: Compressed, queries: np.ndarray) -> tuple[np.ndar
         scores = scores + np.asarray(found.log_weights, np.float64)
     read = values[None]
     if found.tail is not None:
-        tail, k = found.tail, keys.shape[1]
-        steps = queries - np.asarray(tail.tilt, np.float64)
-        mean, factor = (np.asarray(a, np.float64) for a in (tail.mean, tail.factor))
-        along = steps @ factor[:k]
-        score = float(tail.log_mass) + steps @ mean[:k] + np.sum(along**2, axis=1) / 2
+        score, read = _seen_tail(found.tail, queries)
         scores = np.column_stack([scores, score])
-        read = mean[k:] + along @ factor[k:].T
     terms = np.exp(scores - scores.max(axis=1, keepdims=True))
     terms /= terms.sum(axis=1, keepdims=True)
     if found.tail is None:
         return terms @ values, terms
     return terms[:, :-1] @ values + terms[:, -1:] * read, terms[:, :-1]
+
+
+def _seen_tail(tail: Tail, queries: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Log mass (q,) and output (q, v) of the tail at tilts of the keys."""
+    k = tail.tilt.shape[-1]
+    steps = queries - np.asarray(tail.tilt, np.float64)
+    mean, factor = (np.asarray(a, np.float64) for a in (tail.mean, tail.factor))
+    along = steps @ factor[:k]
+    score = float(tail.log_mass) + steps @ mean[:k] + np.sum(along**2, axis=1) / 2
+    return score, mean[k:] + along @ factor[k:].T

@@ -7,8 +7,9 @@ import numpy as np
 
 from .. import _checks
 from .._typing import ArrayInput
-from ..attention import Head
-from ..measures import AbstractMeasure
+from ..attention import AbstractHead
+from ..attention.head import one_head
+from ..measures import AbstractMeasure, KeyValues
 from .blocked_softmax import BlockedSoftmax
 from .compressed import Compressed, CompressionError, outputs
 from .gaussian_tail import Tail
@@ -93,7 +94,7 @@ class Problem(NamedTuple):
 
 
 def problem_of(
-    prompt: AbstractMeasure, queries: ArrayInput, keep: ArrayInput, head: Head | None
+    prompt: AbstractMeasure, queries: ArrayInput, keep: ArrayInput, head: AbstractHead | None
 ) -> Problem:
     pair = prompt.as_key_values() if isinstance(prompt, AbstractMeasure) else None
     if pair is None:
@@ -105,6 +106,7 @@ def problem_of(
             )
         )
     k = pair.key_dim
+    head = None if head is None else one_head(head)
     if head is not None and not (head.dim == pair.dim and head.splits_at(k)):
         raise ValueError(
             _checks.message(
@@ -118,8 +120,8 @@ def problem_of(
     z = z.astype(np.float64)
     if head is not None:
         z = z @ np.asarray(head.U, np.float64)[:k].T
-    logs = None if pair.log_weights is None else np.asarray(pair.log_weights, np.float64)
-    masses = np.zeros(pair.n) if logs is None else logs + np.log(pair.n)
+    logs = _log_masses(prompt, pair)
+    masses = np.zeros(pair.n) if logs is None else logs
     kept = _checks.indices("keep", keep, pair.n)
     single = pair.n > LONG and pair.dtype != np.float64
     work = np.float32 if single else np.float64
@@ -130,3 +132,15 @@ def problem_of(
     weights = np.exp(masses - masses.max())
     mean_value = weights @ values / weights.sum()
     return Problem(keys, values, masses, z, attention, kept, pair.dtype, logs, mean_value)
+
+
+def _log_masses(prompt: AbstractMeasure, pair: KeyValues) -> np.ndarray | None:
+    """Log masses of the tokens, which add up to their number unless compressed; None: 1 each.
+
+    The atoms of a compressed prompt have masses already, such as counts of centroids.
+    """
+    if isinstance(prompt, Compressed):
+        logs = prompt.log_weights
+        return None if logs is None else np.asarray(logs, np.float64)
+    logs = pair.log_weights
+    return None if logs is None else np.asarray(logs, np.float64) + np.log(pair.n)

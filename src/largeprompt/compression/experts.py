@@ -7,8 +7,11 @@ from jaxtyping import Array, Float
 
 from .. import _checks
 from .._typing import ArrayInput
-from ..attention import Head
-from ..measures import AbstractMeasure, Gaussian
+from ..attention import AbstractHead
+from ..attention.head import one_head
+from ..measures import AbstractMeasure
+from .compressed import Compressed
+from .linearised import check_dimension
 
 
 class Experts(eqx.Module):
@@ -36,8 +39,10 @@ class Experts(eqx.Module):
         return jnp.einsum("...j,...jm->...m", self.gates(z), outputs + self.intercepts)
 
 
-def experts(head: Head, mu: AbstractMeasure) -> Experts:
-    """The affine maps and gates of attention on a mixture of Gaussians; point masses have slope 0.
+def experts(head: AbstractHead, mu: AbstractMeasure) -> Experts:
+    """The affine maps and gates of attention on a mixture of Gaussians and points, of slope 0.
+
+    Prompts and compressed prompts are such mixtures: every token is an expert.
 
     Component j, N(m_j, G_j) of weight pi_j, has the map $V m_j + V G_j U z$ (Lemma 2.1) and the
     gate $softmax_j(log pi_j + psi_j(U z))$.
@@ -49,18 +54,11 @@ def experts(head: Head, mu: AbstractMeasure) -> Experts:
     >>> print(found(jnp.array([0.5])).round(4), found.intercepts.ravel())
     [0.4621] [ 1. -1.]
     """
-    if mu.dim != head.dim:
-        raise ValueError(
-            _checks.message(
-                f"mu must have the dimension of the head's tokens, {head.dim}",
-                f"a {type(mu).__name__} of dimension {mu.dim}",
-                "map it with mu.affine(A), or change the head",
-            )
-        )
-    logs, normals = zip(*_normals(mu, jnp.zeros((), mu.dtype)), strict=True)
-    means = jnp.stack([normal.centre for normal in normals])
-    covs = jnp.stack([normal.covariance for normal in normals])
-    U, V, means, covs, logs = _checks.same_dtype(head.U, head.V, means, covs, jnp.stack(logs))
+    head = one_head(head)
+    check_dimension("mu", mu, head.dim)
+    parts = _parts(mu, jnp.zeros((), mu.dtype))
+    logs, means, covs = (jnp.concatenate(arrays) for arrays in zip(*parts, strict=True))
+    U, V, means, covs, logs = _checks.same_dtype(head.U, head.V, means, covs, logs)
     pulled = jnp.matmul(covs, U, precision="highest")
     return Experts(
         jnp.matmul(V, pulled, precision="highest"),
@@ -71,20 +69,36 @@ def experts(head: Head, mu: AbstractMeasure) -> Experts:
     )
 
 
-def _normals(mu: AbstractMeasure, log_weight: Array) -> list[tuple[Array, Gaussian]]:
-    """The Gaussians that mu is a mixture of, and their log weights."""
-    normal = mu.as_gaussian()
-    if normal is not None:
-        return [(log_weight, normal)]
+_Parts = list[tuple[Array, Array, Array]]  # log weights (j,), means (j, d), covariances (j, d, d)
+
+
+def _parts(mu: AbstractMeasure, log_weight: Array) -> _Parts:
+    """The Gaussians and points that mu is a mixture of."""
+    if (normal := mu.as_gaussian()) is not None:
+        return [(log_weight[None], normal.centre[None], normal.covariance[None])]
+    if (atoms := mu.atoms()) is not None:
+        return [_points(log_weight + jnp.log(atoms.weights), atoms.points)]
+    if isinstance(mu, Compressed) and mu.tail is not None:
+        nowhere = jnp.zeros(mu.dim, mu.dtype)
+        logs = log_weight + jax.nn.log_softmax(mu._logits(nowhere))
+        points = jnp.concatenate([mu.keys, mu.values], axis=-1)
+        cov = jnp.matmul(mu.tail.factor, mu.tail.factor.T, precision="highest")
+        tail = (logs[-1:], mu.tail.tilted_mean(nowhere)[None], cov[None])
+        return [_points(logs[:-1], points), tail]
     weights, components = mu.mixture()
     if len(components) == 1:
         raise ValueError(
             _checks.message(
-                "experts are the Gaussian components of a mixture",
+                "mu must be a mixture of Gaussians and points",
                 f"a {type(mu).__name__}",
                 "linearise(head, mu, nu) has one affine map for every measure",
             )
         )
     logs = log_weight + jnp.log(weights.astype(log_weight.dtype))
     pairs = zip(logs, components, strict=True)
-    return [found for log, part in pairs for found in _normals(part, log)]
+    return [found for log, part in pairs for found in _parts(part, log)]
+
+
+def _points(logs: Array, points: Array) -> tuple[Array, Array, Array]:
+    n, d = points.shape
+    return logs, points, jnp.zeros((n, d, d), points.dtype)

@@ -6,6 +6,7 @@ is mean + F F'w, so that attending to it costs as much as attending to rank + 1 
 """
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
@@ -65,10 +66,15 @@ class Tail(eqx.Module):
         mean = self.mean + second * (other.mean - self.mean)
         return Tail(self.tilt, top, mean, jnp.concatenate(columns, axis=1))
 
-    def truncated(self, rank: int, queries: ArrayInput | None = None) -> "Tail":
+    def truncated(
+        self, rank: int, queries: ArrayInput | None = None, gap: float | None = None
+    ) -> "Tail":
         """The Gaussian of lower rank that serves these tilts of the keys best.
 
-        Without queries all directions of the keys count alike.
+        Without queries all directions of the keys count alike. `gap` is the squared distance
+        between the output of the tail and that of the whole measure: errors of the mass of the tail
+        count in proportion. `Compressed.truncated` measures it. By default it is the variance of
+        the output of the tail over the queries, as far as it is linear.
         """
         k, rank = self.tilt.shape[-1], _checks.count("rank", rank, least=0)
         tilt, factor = np.asarray(self.tilt, np.float64), np.asarray(self.factor, np.float64)
@@ -78,8 +84,32 @@ class Tail(eqx.Module):
             steps = np.asarray(z, np.float64) - tilt
         root, inverse = query_metric(steps, k)
         pulled = root.T @ factor[:k]
-        found = low_rank(pulled @ pulled.T, pulled @ factor[k:].T, 0.0, rank, root, inverse)
+        cross = pulled @ factor[k:].T
+        if gap is None:
+            gap = float(np.sum(cross**2))
+        gap = _checks.number("gap", gap, "pass a squared distance", least=0.0)
+        found = low_rank(pulled @ pulled.T, cross, gap, rank, inverse)
         return Tail(self.tilt, self.log_mass, self.mean, jnp.asarray(found, self.factor.dtype))
+
+
+def tail_of_tokens(points: np.ndarray, log_masses: np.ndarray, tilt: Array) -> Tail | None:
+    """The Gaussian with mass, mean and covariance of tokens (n, d) at a tilt of the keys.
+
+    None if they have no mass.
+    """
+    scores = log_masses + points[:, : len(tilt)] @ np.asarray(tilt, np.float64)
+    top = scores.max(initial=-np.inf)
+    if top == -np.inf:
+        return None
+    weights = np.exp(scores - top)
+    total = float(weights.sum())
+    weights /= total
+    mean = weights @ points
+    columns = (np.sqrt(weights)[:, None] * (points - mean)).T
+    if len(weights) > len(mean):  # the same covariance in as many columns as dimensions
+        columns = np.linalg.qr(columns.T)[1].T
+    arrays = (np.asarray(top + np.log(total)), mean, columns)
+    return Tail(tilt, *(jax.device_put(array.astype(tilt.dtype)) for array in arrays))
 
 
 def query_metric(steps: np.ndarray | None, k: int) -> tuple[np.ndarray, np.ndarray]:
@@ -99,18 +129,22 @@ def low_rank(
     cross: np.ndarray,
     gap: float,
     rank: int,
-    root: np.ndarray,
     inverse: np.ndarray,
 ) -> np.ndarray:
-    """Factor (d, r) of a covariance of tokens (k, v) that serves steps w = R g, g white, best.
+    """Factor (d, r) of a covariance of tokens (k, v) along its `best_axes`."""
+    axes = best_axes(key_cov, cross, gap, rank)
+    return factor_of(axes.T @ key_cov @ axes, cross.T @ axes, inverse @ axes)
+
+
+def best_axes(key_cov: np.ndarray, cross: np.ndarray, gap: float, rank: int) -> np.ndarray:
+    """Directions g, (k, r), that serve steps w = R g of the query, g white, best.
 
     **Arguments:** `key_cov` = R'Cov(k, k)R, `cross` = R'Cov(k, v), `gap` the squared distance of
     the outputs that an error in the mass of the tail confuses. The directions are those of largest
     E|Cov(v, k) w|^2 + gap E(w'Cov(k, k)w - its mean)^2 / 4.
     """
     _, axes = np.linalg.eigh(cross @ cross.T + gap * key_cov @ key_cov / 2)
-    axes = axes[:, ::-1][:, :rank]
-    return factor_of(axes.T @ key_cov @ axes, cross.T @ axes, inverse @ axes)
+    return axes[:, ::-1][:, :rank]
 
 
 def factor_of(curvature: np.ndarray, slopes: np.ndarray, directions: np.ndarray) -> np.ndarray:

@@ -22,9 +22,10 @@ from .. import _checks
 from .._float64 import in_float64
 from .._linalg import covariance_root
 from .._typing import ArrayInput
-from ..attention import Head
+from ..attention import AbstractHead, Head
+from ..attention.head import one_head
 from ..attention.softmax import inside_domain
-from ..measures import AbstractMeasure, Gaussian
+from ..measures import AbstractMeasure, Gaussian, Scaled
 from ..prompts import AbstractMethod, Estimate, Exact, MonteCarlo, QuasiMonteCarlo, needed_key
 from ..prompts import representative as represented
 
@@ -32,8 +33,9 @@ At = Literal["best", "mean query", "origin"]
 
 _FOLDS = 5  # parts of given queries, each predicted from the others
 _ORDERS = (4, 8, 12, 16, 24, 32, 48, 64, 96, 128)  # of Gauss-Hermite rules along each axis
-_MOST_NODES = 2**13
-_GOAL = 1e-11  # relative error at which orders stop growing
+_MOST_NODES = 2**14
+_GOAL = 1e-11  # relative change at which orders stop growing
+_ENOUGH = 1e-4  # largest relative change of slope and residual between the last two orders
 _EXPONENT = 10  # 2^10 scrambled queries
 _AT_ONCE = 64  # queries whose d x d covariances are in memory
 
@@ -58,7 +60,7 @@ class AffineMap(eqx.Module):
 
 @in_float64
 def linearise(
-    head: Head,
+    head: AbstractHead,
     mu: AbstractMeasure,
     nu: AbstractMeasure | ArrayInput,
     at: At = "best",
@@ -69,8 +71,10 @@ def linearise(
 
     **Arguments:** `nu` is a law of queries, or an array of sampled queries of shape (n, k). `at` is
     "best" (least squares over nu), "mean query" (Taylor expansion at the mean query) or "origin"
-    (expansion at 0: Lemma 2.1 with the moments of mu). `method=QuasiMonteCarlo(key)` is needed for
-    Gaussian queries that reach more than three dimensions and for laws without an exact rule.
+    (expansion at 0: Lemma 2.1 with the moments of mu). `method` says how to average over a law: by
+    default exactly, which serves discrete laws and Gaussian queries that reach at most three
+    dimensions, unless scores vary too much for a quadrature rule. `QuasiMonteCarlo(key)` serves
+    every law; `MonteCarlo(key)` draws `max_replicates` queries and treats them as samples.
 
     **Returns:** a callable `AffineMap` with `slope`, `intercept` and `residual`, the mean squared
     error over nu relative to the variance of the output. For sampled queries every residual is
@@ -87,17 +91,22 @@ def linearise(
         raise ValueError(
             _checks.message(f"at must be one of {get_args(At)}", repr(at), "leave it out for best")
         )
-    _check_dimension("mu", mu, head.dim)
+    head = one_head(head)
+    check_dimension("mu", mu, head.dim)
     problem = _Problem(head, mu, at)
     if isinstance(nu, AbstractMeasure):
-        _check_dimension("nu", nu, head.query_dim)
-        normal = mu.as_gaussian()
-        if normal is not None:  # Lemma 2.1: every expansion is the map itself
-            slope, intercept = head.V @ normal.covariance @ head.U, head.V @ normal.centre
-            return AffineMap(slope, intercept, Estimate(np.zeros(()), np.zeros(()), Exact()), at)
+        check_dimension("nu", nu, head.query_dim)
         slope, intercept, residual = _over_law(problem, nu, method)
     else:
         queries = _checks.shaped("nu", _checks.finite("nu", nu), ("n", head.query_dim))
+        if method is not None:
+            raise ValueError(
+                _checks.message(
+                    "method must be None if nu is an array of sampled queries",
+                    f"method={method!r}",
+                    "pass the law of the queries as nu, or leave method out",
+                )
+            )
         slope, intercept, residual = _over_samples(problem, np.asarray(queries, np.float64))
     return AffineMap(jnp.asarray(slope), jnp.asarray(intercept), residual, at)
 
@@ -162,23 +171,55 @@ Fit = tuple[np.ndarray, np.ndarray, Estimate]
 
 def _over_law(problem: _Problem, nu: AbstractMeasure, method: AbstractMethod | None) -> Fit:
     """The map and its residual for a law of queries."""
+    at_random = nu.uniforms_needed != 0  # not a point
+    if isinstance(method, QuasiMonteCarlo) and at_random:
+        return _over_scrambled(problem, nu, method)
+    if isinstance(method, MonteCarlo) and at_random:
+        draws = nu.sample(needed_key(method), method.max_replicates).points
+        slope, intercept, residual = _over_samples(problem, np.asarray(draws, np.float64))
+        return slope, intercept, residual._replace(method=method)
+    if not isinstance(method, Exact | QuasiMonteCarlo | MonteCarlo | None):
+        raise ValueError(
+            _checks.message(
+                "method must be Exact, QuasiMonteCarlo, MonteCarlo or None",
+                f"a {type(method).__name__}",
+                "pass lp.QuasiMonteCarlo(key), or sampled queries as nu",
+            )
+        )
+    head, tokens = problem.head, problem.mu.as_gaussian()
+    if tokens is not None:  # Lemma 2.1: every expansion is the map itself
+        slope, intercept = head.V @ tokens.covariance @ head.U, head.V @ tokens.centre
+        none = np.zeros(())
+        return np.asarray(slope), np.asarray(intercept), Estimate(none, none, Exact())
+    slope, intercept, residual, change = _converged(problem, _exact_rules(problem, nu))
+    return slope, intercept, Estimate(np.asarray(residual), np.asarray(change), Exact())
+
+
+def _exact_rules(problem: _Problem, nu: AbstractMeasure) -> Iterator[_Rule]:
+    """Ever finer rules for averages over nu; a single one if it is exact."""
     normal = nu.as_gaussian()
-    rules: Iterator[_Rule]
     if normal is not None:
         root = _root_seen_by(problem.head, normal)
-        if root.shape[1] > 3:
-            return _over_scrambled(problem, nu, method)
-        rules = _gauss_hermite(np.asarray(normal.centre, np.float64), root)
-    elif (atoms := nu.atoms()) is not None:
-        rules = iter([_Rule(*_numbers(atoms.points, atoms.weights), False)])
-    elif nu.quadrature() is not None:
+        if root.shape[1] <= 3:
+            return _gauss_hermite(np.asarray(normal.centre, np.float64), root)
+        raise ValueError(
+            _no_exact_rule(f"Gaussian queries that reach {root.shape[1]} dimensions, more than 3")
+        )
+    if (atoms := nu.atoms()) is not None:
+        return iter([_Rule(*_numbers(atoms.points, atoms.weights), False)])
+    if nu.quadrature() is not None:
         levels = (nu.quadrature(level) for level in range(5))
         found = (level for level in levels if level is not None)
-        rules = (_Rule(*_numbers(rule.points, rule.weights), False) for rule in found)
-    else:
-        return _over_scrambled(problem, nu, method)
-    slope, intercept, residual, change = _converged(problem, rules)
-    return slope, intercept, Estimate(np.asarray(residual), np.asarray(change), Exact())
+        return (_Rule(*_numbers(rule.points, rule.weights), False) for rule in found)
+    raise ValueError(_no_exact_rule(f"queries of law {type(nu).__name__}"))
+
+
+def _no_exact_rule(queries: str) -> str:
+    return _checks.message(
+        "linearise needs an exact rule for averages over nu, or another method",
+        queries,
+        "pass method=lp.QuasiMonteCarlo(key) or lp.MonteCarlo(key), or sampled queries as nu",
+    )
 
 
 def _numbers(points: Array, weights: Array) -> tuple[np.ndarray, np.ndarray]:
@@ -190,19 +231,25 @@ def _converged(
     problem: _Problem, rules: Iterator[_Rule]
 ) -> tuple[np.ndarray, np.ndarray, float, float]:
     """Map and residual by ever finer rules, and the last change of the residual."""
-    before, change = None, 0.0
+    before, change, moved, nodes = None, 0.0, 0.0, 0
     slope, intercept, residual = np.zeros(()), np.zeros(()), 0.0
     for rule in rules:
-        outputs = problem.outputs(rule.z)
+        outputs, nodes = problem.outputs(rule.z), len(rule.z)
         slope, intercept = problem.fitted(rule, outputs)
         residual = _ratio(rule.weights, outputs, rule.z @ slope.T + intercept)
         if before is not None:
             change = abs(residual - before[0])
-            moved = np.max(np.abs(slope - before[1]), initial=0.0)
-            small = moved <= _GOAL * np.max(np.abs(slope), initial=1e-300)
-            if small and change <= _GOAL * max(residual, 1e-6):
+            moved = np.max(np.abs(slope - before[1])) / max(np.max(np.abs(slope)), 1e-300)
+            if max(moved, change / max(residual, 1e-6)) <= _GOAL:
                 break
         before = residual, slope
+    if max(moved, change / max(residual, 1e-2)) > _ENOUGH:
+        raise ValueError(
+            _no_exact_rule(
+                f"scores so large that {nodes:,} nodes are not enough: the last refinement "
+                f"changed the residual by {change:.1g} and the slope by {moved:.1g} of its size"
+            )
+        )
     return slope, intercept, residual, change
 
 
@@ -237,21 +284,12 @@ def _gauss_hermite(mean: np.ndarray, root: np.ndarray) -> Iterator[_Rule]:
         for _ in range(dim):
             product = np.multiply.outer(product, weights).ravel()
         kept = product > 1e-20 * product.max()  # far nodes weigh nothing and may overflow
-        z = mean + grid.reshape(-1, dim)[kept] @ root.T
+        z = mean + grid.reshape(len(product), dim)[kept] @ root.T
         yield _Rule(z, product[kept] / product[kept].sum(), True)
 
 
-def _over_scrambled(problem: _Problem, nu: AbstractMeasure, method: AbstractMethod | None) -> Fit:
+def _over_scrambled(problem: _Problem, nu: AbstractMeasure, method: QuasiMonteCarlo) -> Fit:
     """Averages over scrambled Sobol queries; independent scramblings give the error."""
-    if not isinstance(method, QuasiMonteCarlo):
-        raise ValueError(
-            _checks.message(
-                f"linearise has no exact rule for queries of law {type(nu).__name__} that reach "
-                "more than three dimensions",
-                f"method={method!r}",
-                "pass method=lp.QuasiMonteCarlo(key), or sampled queries as an array",
-            )
-        )
     exponent = _EXPONENT if method.points is None else int(np.ceil(np.log2(method.points)))
     keys = jax.random.split(needed_key(method), method.replicates)
     by_hessians = nu.as_gaussian() is not None
@@ -314,13 +352,17 @@ def cross_validated(
     return predicted
 
 
-def _check_dimension(name: str, law: AbstractMeasure, dim: int) -> None:
+def check_dimension(name: str, law: AbstractMeasure, dim: int) -> None:
+    """Raise unless `law` is a measure of this dimension."""
     if not isinstance(law, AbstractMeasure) or law.dim != dim:
         got = getattr(law, "dim", None)
+        fix = "wrap tokens as Empirical(points) or KeyValues(keys, values)"
+        if isinstance(law, Scaled):
+            got, fix = law.measure.dim, f"pass {name}.measure: a mass changes no attention"
         raise ValueError(
             _checks.message(
                 f"{name} must be a measure of dimension {dim}, that of the head",
                 f"a {type(law).__name__}" + ("" if got is None else f" of dimension {got}"),
-                "wrap tokens as Empirical(points) or KeyValues(keys, values)",
+                fix,
             )
         )

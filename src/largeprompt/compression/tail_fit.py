@@ -6,7 +6,7 @@ import numpy as np
 
 from .compressed import Compressed
 from .compression_problem import Problem
-from .gaussian_tail import factor_of, low_rank, query_metric
+from .gaussian_tail import best_axes, factor_of, low_rank, query_metric
 from .token_blocks import tilted_moments
 
 _PRIOR = 0.3  # queries that the expansion at the mean query counts for, for each coefficient
@@ -32,11 +32,10 @@ def with_tail(
     key_cov, cross = root.T @ key_cov @ root, root.T @ cross
     seen = _SeenTail.of(problem, index)
     if literal:
-        factor = low_rank(key_cov, cross, seen.gap, rank, root, inverse)
+        factor = low_rank(key_cov, cross, seen.gap, rank, inverse)
         mean = np.concatenate([mean_key, mean_value])
         return problem.kept(index, problem.tail(tilt, log_mass, mean, factor))
-    _, axes = np.linalg.eigh(cross @ cross.T + seen.gap * key_cov @ key_cov / 2)
-    axes = axes[:, ::-1][:, :rank]
+    axes = best_axes(key_cov, cross, seen.gap, rank)
     directions, curvature, slopes = inverse @ axes, axes.T @ key_cov @ axes, cross.T @ axes
     # least squares over the queries, shrunk towards the expansion
     along = steps @ directions

@@ -174,7 +174,7 @@ class AbstractMeasure(eqx.Module):
         """
         from .gaussian import Gaussian
 
-        u = self._vector(u)
+        u = self._vector(_checks.finite("u", u))
         mean, cov = self.tilted_mean(u), self.tilted_cov(u)
         pull = jnp.matmul(cov, u, precision="highest")
         log_mass = self.log_mgf(u) - u @ mean + u @ pull / 2
