@@ -284,6 +284,9 @@ def test_compress_prompt_and_next_token_loss_say_what_is_wrong(llama):
         compress(model, lp.models.Recording("encoder", (tuple(both_ways),)), tokens=45)
     with pytest.raises(ValueError, match="ahead must be a non-negative integer"):
         compress(model, recording, tokens=45, ahead=-1)
+    for name in ("first", "last"):
+        with pytest.raises(ValueError, match=f"{name} must be a non-negative integer"):
+            compress(model, recording, tokens=45, **{name: -1})
     half = lp.models.Recording("half", (recording.layers[:1],))
     with pytest.raises(ValueError, match="recording must be of this model"):
         compress(model, half, tokens=45)
@@ -299,3 +302,11 @@ def test_compress_prompt_and_next_token_loss_say_what_is_wrong(llama):
         loss(model, cache, [3])
     with pytest.raises(ValueError, match="needs a model with logits"):
         loss(model.model, cache, [3, 4])
+    with pytest.raises(ValueError, match="cache must be one of compress_prompt; received a NoneT"):
+        loss(model, None, [3, 4])
+    with pytest.raises(ValueError, match="a model of the transformers library"):
+        loss(None, cache, [3, 4])
+    with pytest.raises(ValueError, match="tokens must be between 0 and 59.*; received 60"):
+        loss(model, cache, [3, 60])
+    with pytest.raises(ValueError, match="tokens must have values; received a tensor on the dev"):
+        loss(model, cache, torch.zeros(3, dtype=torch.long, device="meta"))

@@ -211,6 +211,11 @@ def test_record_of_a_model_in_half_precision():
         (["a", ""], {}, "every text must have at least one word"),
         ([], {}, "a prompt must have at least one token"),
         ([1.5, 2.0], {}, "inputs must be texts, token ids"),
+        ([1, 2, 60], {}, "input_ids must be between 0 and 59, the vocab.*; received 60"),
+        ([1, -2, 3], {}, "input_ids must be between 0 and 59.*; received -2"),
+        ({"input_ids": [[1.5, 2.0]]}, {}, "input_ids must be integers"),
+        ({"input_ids": []}, {}, "inputs must have at least one prompt"),
+        ({"input_ids": [[]]}, {}, "at least one token"),
         ([1, 2, 3], {"queries": 4}, "at least as long as the window of recorded queries"),
         ([1, 2, 3], {"queries": 0}, "queries must be a positive integer"),
         ([1] * 65, {}, "at most 64 tokens"),
@@ -236,6 +241,44 @@ def test_record_of_models_that_bypass_the_interface_names_the_class():
         lp.models.record(bloom, [1, 2, 3])
     with pytest.raises(ValueError, match="must be a model of the transformers library"):
         lp.models.record(torch.nn.Linear(2, 2), [1, 2, 3])
+
+
+class _Elsewhere:
+    """A tensor that, like one on a GPU, gives NumPy nothing before it is moved."""
+
+    def __init__(self, tensor):
+        self._tensor, self.device, self.ndim = tensor, torch.device("cuda"), tensor.ndim
+
+    def __array__(self, *_, **__):
+        raise TypeError("can't convert cuda:0 device type tensor to numpy.")
+
+    def __len__(self):
+        return len(self._tensor)
+
+    def __getitem__(self, place):
+        return _Elsewhere(self._tensor[place])
+
+    def detach(self):
+        return self
+
+    def cpu(self):
+        return self._tensor
+
+
+def test_record_of_ids_on_another_device():
+    model, ids = _model("llama"), torch.as_tensor(_ids(20))
+    wanted = lp.models.record(model, ids, queries=3).layers[1].queries
+    mask = torch.ones_like(ids)
+    for inputs in (
+        _Elsewhere(ids),
+        [_Elsewhere(ids)],
+        {"input_ids": _Elsewhere(ids[None]), "attention_mask": _Elsewhere(mask[None])},
+    ):
+        found = lp.models.record(model, inputs, queries=3).layers[1].queries
+        np.testing.assert_array_equal(found, wanted)
+    for inputs in (ids.to("meta"), [ids.to("meta")], {"input_ids": ids[None].to("meta")}):
+        with pytest.raises(ValueError, match="must have values; received a tensor on the device"):
+            lp.models.record(model, inputs)
 
 
 def test_record_restores_the_model_after_an_error():

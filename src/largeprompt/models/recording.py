@@ -183,21 +183,24 @@ class Recording(eqx.Module):
         except FileNotFoundError:
             raise
         except Exception as error:
+            raise _not_a_recording(path, str(error)) from error
+        found = arrays.get("format")
+        if found is None or found.ndim or found.dtype.kind not in "iu" or found != _FORMAT:
+            other = "another kind of file" if found is None else " ".join(str(found).split())
             raise ValueError(
                 _checks.message(
-                    "a recording must be a file written by Recording.save",
-                    f"{path!s} ({error})",
-                    "record the model again",
-                )
-            ) from error
-        if "format" not in arrays or int(arrays["format"]) != _FORMAT:
-            raise ValueError(
-                _checks.message(
-                    f"a recording must have format {_FORMAT}",
-                    str(arrays.get("format", "another kind of file")),
-                    "record the model again",
+                    f"a recording must have format {_FORMAT}", other, "record the model again"
                 )
             )
+        try:
+            return cls._of(arrays)
+        except (KeyError, IndexError, TypeError, ValueError) as error:
+            reason = f"{type(error).__name__}: {error}".partition("\n")[0]
+            raise _not_a_recording(path, reason) from error
+
+    @classmethod
+    def _of(cls, arrays: dict[str, np.ndarray]) -> "Recording":
+        """From the arrays of a file."""
         numbers = sorted({tuple(map(int, name.split("/")[:2])) for name in arrays if "/" in name})
         prompts: list[list[RecordedLayer]] = [[] for _ in range(numbers[-1][0] + 1)]
         for p, number in numbers:
@@ -222,3 +225,13 @@ class Recording(eqx.Module):
         return cls(
             str(arrays["model"]), tuple(map(tuple, prompts)), tuple(map(str, arrays["texts"]))
         )
+
+
+def _not_a_recording(path: str | Path, reason: str) -> ValueError:
+    return ValueError(
+        _checks.message(
+            "a recording must be a file written by Recording.save",
+            f"{path!s} ({reason})",
+            "record the model again",
+        )
+    )
