@@ -12,46 +12,26 @@ from largeprompt.compression.compress import Method
 from largeprompt.models import compressed_decoder
 from largeprompt.models.compressed_rows import Rows, attend_to_rows
 
+from .tiny_transformers import tiny_transformer
+
 torch = pytest.importorskip("torch")
-transformers = pytest.importorskip("transformers")
+pytest.importorskip("transformers")
 
 LENGTH, AFTER, GROUPS = 60, 12, 2
-
-
-def _model(family):
-    torch.manual_seed(0)
-    if family == "gpt2":
-        config = transformers.GPT2Config(
-            vocab_size=60, n_embd=32, n_layer=2, n_head=4, n_positions=128, initializer_range=0.3
-        )
-        return transformers.GPT2LMHeadModel(config).eval()
-    sizes = {
-        "vocab_size": 60,
-        "hidden_size": 32,
-        "intermediate_size": 48,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 4,
-        "num_key_value_heads": 2,
-        "head_dim": 8,
-        "max_position_embeddings": 128,
-        "initializer_range": 0.3,
-    }
-    if family == "qwen3":
-        return transformers.Qwen3ForCausalLM(transformers.Qwen3Config(**sizes)).eval()
-    return transformers.LlamaForCausalLM(transformers.LlamaConfig(**sizes)).eval()
+LONG = {"max_position_embeddings": 128}
 
 
 @pytest.fixture(scope="module", params=["gpt2", "llama", "qwen3"])
 def decoder(request):
     """A model, token ids of two prompts with what follows, and the recording of the prompts."""
-    model = _model(request.param)
+    model = tiny_transformer(request.param, **LONG)
     ids = np.random.default_rng(0).integers(3, 60, size=(2, LENGTH + AFTER))
     return model, ids, lp.models.record(model, ids[:, :LENGTH], queries=32, progress=False)
 
 
 @pytest.fixture(scope="module")
 def llama():
-    model = _model("llama")
+    model = tiny_transformer("llama", **LONG)
     ids = np.random.default_rng(1).integers(3, 60, size=LENGTH)
     return model, ids, lp.models.record(model, ids, queries=32)
 
@@ -215,7 +195,7 @@ def test_compress_prompt_serves_queries_of_later_positions(family, monkeypatch):
         seen.append(queries)
         return lp.compress(prompt, queries, **how)
 
-    model = _model(family)
+    model = tiny_transformer(family, **LONG)
     ids = np.random.default_rng(0).integers(3, 60, size=LENGTH)
     recording = lp.models.record(model, ids, queries=32)
     monkeypatch.setattr(compressed_decoder, "compress", compress)
@@ -243,7 +223,7 @@ def test_compress_prompt_serves_queries_of_later_positions(family, monkeypatch):
 
 def test_compress_prompt_in_half_precision(llama):
     _, ids, _ = llama
-    model = _model("llama").bfloat16()
+    model = tiny_transformer("llama", **LONG).bfloat16()
     recording = lp.models.record(model, ids, queries=32)
     cache = lp.models.compress_prompt(model, recording, atoms=LENGTH, progress=False)
     found = lp.models.next_token_loss(model, cache, ids[:AFTER])

@@ -118,7 +118,9 @@ def test_weights_path_rejects_altered_files(archive):
     data = bytearray(path.read_bytes())
     data[1000:1400] = bytes(400)
     path.write_bytes(data)
-    with pytest.raises(ValueError, match=r"SHA-256 of the published.*model\.bin.*models fetch tiny"):
+    with pytest.raises(
+        ValueError, match=r"SHA-256 of the published.*model\.bin.*models fetch tiny"
+    ):
         weights_path("tiny")
     listed = CliRunner().invoke(app, ["models", "list", "--json"]).stdout
     assert {row["name"]: row["fetched"] for row in json.loads(listed)["rows"]}["tiny"] == "altered"

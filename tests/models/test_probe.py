@@ -244,27 +244,11 @@ def test_probe_needs_two_tokens():
 def test_probe_of_a_model_has_its_own_attention(family):
     """Grouped heads in two of four architectures; weights are those that the model returns."""
     torch = pytest.importorskip("torch")
-    transformers = pytest.importorskip("transformers")
-    torch.manual_seed(0)
-    sizes = {
-        "vocab_size": 60,
-        "hidden_size": 16,
-        "num_hidden_layers": 1,
-        "num_attention_heads": 4,
-        "max_position_embeddings": 160,
-        "initializer_range": 0.3,
-    }
-    grouped = {**sizes, "intermediate_size": 16, "num_key_value_heads": 2, "head_dim": 4}
-    match family:
-        case "gpt2":
-            model = transformers.GPT2Model(transformers.GPT2Config(**sizes))
-        case "llama":
-            model = transformers.LlamaForCausalLM(transformers.LlamaConfig(**grouped))
-        case "qwen3":
-            model = transformers.Qwen3Model(transformers.Qwen3Config(**grouped))
-        case _:
-            sizes["intermediate_size"] = 16
-            model = transformers.BertModel(transformers.BertConfig(**sizes))
+    pytest.importorskip("transformers")
+    from .tiny_transformers import tiny_transformer
+
+    sizes = {"hidden_size": 16, "num_hidden_layers": 1, "max_position_embeddings": 160}
+    model = tiny_transformer(family, **sizes)
     ids = np.random.default_rng(0).integers(0, 60, 159)
     found = lp.models.probe(lp.models.record(model, ids, queries=40), sizes=(8,), sinks=3)
     assert dict(found.sizes)["head"] == 4
@@ -273,7 +257,7 @@ def test_probe_of_a_model_has_its_own_attention(family):
     assert float(found.recording_error.max()) < 1e-5
     model.set_attn_implementation("eager")
     with torch.no_grad():
-        own = model.eval()(torch.as_tensor(ids)[None], output_attentions=True).attentions[0][0]
+        own = model(torch.as_tensor(ids)[None], output_attentions=True).attentions[0][0]
     weights = np.asarray(own)[:, -40:, :tokens].astype(np.float64)
     weights /= weights.sum(axis=-1, keepdims=True)
     effective = np.median(1 / np.sum(weights**2, axis=-1), axis=-1)
