@@ -306,7 +306,7 @@ def test_compress_prompt_and_next_token_loss_say_what_is_wrong(llama):
         loss(model, None, [3, 4])
     with pytest.raises(ValueError, match="a model of the transformers library"):
         loss(None, cache, [3, 4])
-    with pytest.raises(ValueError, match="tokens must be between 0 and 59.*; received 60"):
+    with pytest.raises(ValueError, match=r"tokens must be between 0 and 59.*; received 60"):
         loss(model, cache, [3, 60])
     with pytest.raises(ValueError, match="tokens must have values; received a tensor on the dev"):
         loss(model, cache, torch.zeros(3, dtype=torch.long, device="meta"))

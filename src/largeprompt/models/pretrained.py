@@ -23,7 +23,8 @@ def load_pretrained(path: str | Path) -> Pretrained:
     """Model and tokenizer from a folder written by `save_pretrained`, or from one `.gguf` file.
 
     A causal language model comes with its matrix of the vocabulary, for `next_token_loss`; of other
-    models heads for tasks are left out. Nothing is downloaded. Weights of a `.gguf` file are dequantised to single precision.
+    models heads for tasks are left out. Nothing is downloaded. Weights of a `.gguf` file are
+    dequantised to single precision.
 
         model, tokenizer = lp.models.load_pretrained("SmolLM2-135M-Instruct.Q4_1.gguf")
         recording = lp.models.record(model, text, tokenizer=tokenizer)
