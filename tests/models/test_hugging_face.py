@@ -111,6 +111,35 @@ def test_record_of_layers_that_share_their_weights():
             np.testing.assert_allclose(_weights(layer, head), wanted[0, head, -7:], atol=2e-6)
 
 
+def test_record_of_a_hybrid_model_says_how_many_layers_have_attention(tmp_path):
+    """Jamba: two layers of four attend, the others are state space models."""
+    torch.manual_seed(0)
+    config = transformers.JambaConfig(
+        **{**GROUPED, "num_hidden_layers": 4},
+        attn_layer_period=2,
+        attn_layer_offset=1,
+        num_experts=1,
+        mamba_d_state=4,
+    )
+    model = transformers.JambaForCausalLM(config)
+    recording = lp.models.record(model, _ids(40), queries=12)
+    assert [layer.name for layer in recording.layers] == [
+        "model.layers.1.self_attn",
+        "model.layers.3.self_attn",
+    ]
+    for one in (recording, _saved_and_loaded(recording, tmp_path)):
+        first = str(one).splitlines()[0]
+        assert first.startswith("Recording of JambaForCausalLM: 2 of 4 layers")
+        assert one.missing_layers == 2
+    with pytest.raises(ValueError, match="where 2 of 4 have it"):
+        lp.models.compress_prompt(model, recording, tokens=36)
+
+
+def _saved_and_loaded(recording, folder):
+    recording.save(folder / "recording.npz")
+    return Recording.load(folder / "recording.npz")
+
+
 def test_record_in_chunks_is_the_same():
     model, ids = tiny_transformer("llama"), _ids(40)
     whole = lp.models.record(model, ids, queries=20)
@@ -166,9 +195,7 @@ def test_record_texts_and_print():
 
 def test_record_and_load(tmp_path):
     recording = lp.models.record(tiny_transformer("llama"), [list(_ids(9)), list(_ids(7))])
-    recording.save(tmp_path / "tiny.npz")
-    again = Recording.load(tmp_path / "tiny.npz")
-    assert str(again) == str(recording)
+    assert str(_saved_and_loaded(recording, tmp_path)) == str(recording)
 
 
 def test_record_of_a_model_in_half_precision():

@@ -7,6 +7,7 @@ import pytest
 import xarray as xr
 
 import largeprompt as lp
+from largeprompt.cli.probe_commands import _summary
 from largeprompt.models import RecordedLayer, Recording
 from largeprompt.models.probe_page import write_page
 from largeprompt.models.probing import METHODS, QUANTITIES, error_interval
@@ -34,6 +35,7 @@ def recording():
             (_layer(2, tokens=159, positions=positions), _layer(3, heads=1)),
         ),
         ("one", "</script><b>two"),
+        depth=5,
     )
 
 
@@ -200,6 +202,7 @@ def test_probe_dataset_goes_to_a_file(found, tmp_path):
     assert np.isnan(found.score_deviation.values[:, 1, 1]).all()  # a layer with fewer heads
     assert found.attrs["model"] == "synthetic"
     assert json.loads(found.attrs["texts"])[0] == "one"
+    assert "2 of 5 layers have attention" in " ".join(_summary(found).notes)
     assert {"largeprompt", "jax", "code", "tolerance"} <= set(found.attrs)
     assert all(found[name].attrs["description"] for name in QUANTITIES)
     found.to_netcdf(tmp_path / "probe.nc", engine="scipy")

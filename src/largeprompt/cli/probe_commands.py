@@ -205,6 +205,12 @@ def _summary(data: "xr.Dataset") -> Answer:
     phases = {str(name): int(count) for name, count in zip(regimes, counts, strict=True) if name}
     words = ", ".join(f"{count} {name}" for name, count in phases.items())
     answer.note(f"regimes: {words}", **phases)
+    if missing := int(data.attrs["missing_layers"]):
+        layers = data.sizes["layer"]
+        answer.note(
+            f"{layers} of {layers + missing} layers have attention, and are numbered from 0",
+            missing_layers=missing,
+        )
     differences = data["recording_error"].values
     if np.isfinite(differences).any():
         largest = float(np.nanmax(differences))

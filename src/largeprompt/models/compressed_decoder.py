@@ -153,6 +153,14 @@ def _checked(transformers: Any, model: Any, recording: Recording, kept: int) -> 
     """The length of the prompts."""
     check_model(model, transformers, "AutoModelForCausalLM")
     layers = getattr(model.config, "num_hidden_layers", len(recording.layers))
+    if recording.missing_layers and recording.depth == layers:
+        raise ValueError(
+            _checks.message(
+                "every layer must have attention",
+                f"{recording.model}, where {len(recording.layers)} of {layers} have it",
+                "compress its heads with lp.compress",
+            )
+        )
     if layers != len(recording.layers):
         raise ValueError(
             _checks.message(

@@ -58,7 +58,8 @@ def record(
     - `chunk`: tokens that pass through a causal model at a time, which bounds memory.
     - `progress`: show a progress bar if there are several prompts or chunks.
 
-    **Returns:** a `Recording`. `error` of each layer is the root mean square of attention
+    **Returns:** a `Recording`, which says if layers have no attention, as in hybrid models (`depth`
+    is the number of all layers). `error` of each layer is the root mean square of attention
     recomputed from the recorded arrays minus the model's own, relative to the latter.
 
     >>> import largeprompt as lp
@@ -91,7 +92,8 @@ def record(
                     recorder.next_part()
                     advance()
                 recorded.append(recorder.layers(model))
-    return Recording(_model_name(model), tuple(recorded), texts)
+    depth = getattr(model.config, "num_hidden_layers", None)
+    return Recording(_model_name(model), tuple(recorded), texts, depth)
 
 
 class _Prompt(NamedTuple):

@@ -620,6 +620,7 @@ def _dataset(
         "code": code_version(),
         "model": recording.model,
         "texts": json.dumps(list(recording.texts)),
+        "missing_layers": recording.missing_layers,
         "tolerance": settings.tolerance,
         "sinks": settings.sinks,
         "components": settings.components,

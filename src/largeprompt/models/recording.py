@@ -126,6 +126,12 @@ class Recording(eqx.Module):
     model: str
     prompts: tuple[tuple[RecordedLayer, ...], ...]
     texts: tuple[str, ...] = ()  # one name for each prompt
+    depth: int | None = None  # layers of the model; hybrid ones have some without attention
+
+    @property
+    def missing_layers(self) -> int:
+        """How many layers of the model have no attention that was recorded."""
+        return max(0, (self.depth or 0) - len(self.layers))
 
     @property
     def layers(self) -> tuple[RecordedLayer, ...]:
@@ -135,6 +141,8 @@ class Recording(eqx.Module):
     def __str__(self) -> str:
         """Sizes of each prompt and layer, and the error of recomputed attention."""
         lines = [f"Recording of {self.model}"]
+        if self.missing_layers:
+            lines[0] += f": {len(self.layers)} of {self.depth} layers, the others have no attention"
         for p, layers in enumerate(self.prompts):
             text = self.texts[p] if p < len(self.texts) else ""
             lines.append(f"prompt {p}: {text}" if text else f"prompt {p}")
@@ -163,6 +171,8 @@ class Recording(eqx.Module):
             "model": np.array(self.model),
             "texts": np.array(self.texts or [""] * len(self.prompts)),
         }
+        if self.depth is not None:
+            arrays["depth"] = np.array(self.depth)
         for p, layers in enumerate(self.prompts):
             for number, layer in enumerate(layers):
                 for name in ("queries", "keys", "values", "output_matrix"):
@@ -223,7 +233,10 @@ class Recording(eqx.Module):
                 )
             )
         return cls(
-            str(arrays["model"]), tuple(map(tuple, prompts)), tuple(map(str, arrays["texts"]))
+            str(arrays["model"]),
+            tuple(map(tuple, prompts)),
+            tuple(map(str, arrays["texts"])),
+            int(arrays["depth"]) if "depth" in arrays else None,
         )
 
 
