@@ -241,8 +241,8 @@ def _store(
     arrays[name][place] = value
 
 
-class _Seen(NamedTuple):
-    """A head on one prompt in float64: scores already scaled."""
+class SeenHead(NamedTuple):
+    """A head on one prompt in float64: its scores are <k, z>, with queries already scaled."""
 
     keys: np.ndarray
     values: np.ndarray
@@ -251,13 +251,13 @@ class _Seen(NamedTuple):
     outputs: np.ndarray  # (q, v)
 
     @classmethod
-    def of(cls, keys: np.ndarray, values: np.ndarray, queries: np.ndarray) -> "_Seen":
-        weights = _softmax(queries @ keys.T)
+    def of(cls, keys: np.ndarray, values: np.ndarray, queries: np.ndarray) -> "SeenHead":
+        weights = softmax(queries @ keys.T)
         return cls(keys, values, queries, weights, weights @ values)
 
-    def prefix(self, length: int) -> "_Seen":
+    def prefix(self, length: int) -> "SeenHead":
         """The first tokens."""
-        return _Seen.of(self.keys[:length], self.values[:length], self.queries)
+        return SeenHead.of(self.keys[:length], self.values[:length], self.queries)
 
     def variance(self) -> float:
         """E|T - E T|^2."""
@@ -274,7 +274,7 @@ class _Seen(NamedTuple):
     def centred_deviation(self) -> float:
         """The same for steps from the mean query, tokens weighted as at the mean query."""
         mean = self.queries.mean(axis=0)
-        weights = _softmax(self.keys @ mean)
+        weights = softmax(self.keys @ mean)
         scores = (self.queries - mean) @ self.keys.T
         centres = scores @ weights
         return float(np.sqrt(np.mean(((scores - centres[:, None]) ** 2) @ weights)))
@@ -294,7 +294,8 @@ class _Seen(NamedTuple):
         return float(np.median(1 / np.sum(self.weights**2, axis=1)))
 
 
-def _softmax(scores: np.ndarray) -> np.ndarray:
+def softmax(scores: np.ndarray) -> np.ndarray:
+    """Softmax along the last axis."""
     terms = np.exp(scores - scores.max(axis=-1, keepdims=True))
     return terms / terms.sum(axis=-1, keepdims=True)
 
@@ -319,7 +320,7 @@ def _one_head(
             )
         )
     keys, values = (np.asarray(a, np.float64) for a in (prompt.keys, prompt.values))
-    seen = _Seen.of(keys, values, layer.scaling * queries.astype(np.float64))
+    seen = SeenHead.of(keys, values, layer.scaling * queries.astype(np.float64))
     variance, deviation = seen.variance(), seen.deviation()
     sigma = seen.score_deviation()
     phase = regime(sigma, float(prompt.n))
@@ -490,7 +491,7 @@ def _compressions(recorded: RecordedHead, sizes: Sequence[int]) -> dict[str, Any
 _COMPRESSION_NAMES = ("error", "error_90", "atoms", "rank", "method", "error_by_method")
 
 
-def _prefixes(seen: _Seen, sinks: int, deviation: float, enough: bool) -> dict[str, Any]:
+def _prefixes(seen: SeenHead, sinks: int, deviation: float, enough: bool) -> dict[str, Any]:
     """Numbers of the same queries on the first tokens only."""
     rows: dict[str, list[float]] = {name: [] for name in _PREFIX_NAMES}
     for length in _prefix_lengths(len(seen.keys)):
@@ -519,7 +520,7 @@ def _prefix_lengths(n: int) -> list[int]:
     return np.geomspace(min(_SHORTEST_PREFIX, n), n, _PREFIXES).round().astype(int).tolist()
 
 
-def _pictures(seen: _Seen, enough: bool) -> dict[str, Any]:
+def _pictures(seen: SeenHead, enough: bool) -> dict[str, Any]:
     """What a page draws of one head: scores, weights, and the best affine map."""
     scores = (seen.queries @ seen.keys.T).ravel()
     counts, edges = np.histogram(scores, _BINS)
@@ -536,7 +537,7 @@ def _pictures(seen: _Seen, enough: bool) -> dict[str, Any]:
     }
 
 
-def _affine_picture(seen: _Seen, enough: bool) -> dict[str, Any]:
+def _affine_picture(seen: SeenHead, enough: bool) -> dict[str, Any]:
     """Singular values of the best slope, and held-out outputs along their main axis."""
     values, pairs = np.full(_RANKS, np.nan), np.full((2, _POINTS), np.nan)
     if enough:
