@@ -26,7 +26,7 @@ def test_compressed_decoder_prints_every_method(monkeypatch, capsys):
     def tokenizer(text, verbose):
         return {"input_ids": [3 + ord(letter) % 57 for letter in text]}
 
-    model = tiny_transformer("llama", max_position_embeddings=128)
+    model = tiny_transformer("llama", num_hidden_layers=1, max_position_embeddings=128)
     letters = "".join(map(chr, np.random.default_rng(0).integers(0, 1000, 200)))
     monkeypatch.setattr(lp.models, "load_pretrained", lambda path: (model, tokenizer))
     monkeypatch.setattr(texts, "reported", lambda: {"letters": letters})
@@ -54,7 +54,7 @@ def test_compressed_decoder_times_models(monkeypatch, capsys):
         return 2.0 if len(calls) % 3 else 1.0  # twice full attention, then compressed
 
     monkeypatch.setattr(compressed_decoder, "_seconds", seconds)
-    compressed_decoder.gpu_model(lengths=(32,), device="cpu", width=16)
+    compressed_decoder.gpu_model(lengths=(32,), device="cpu", width=32)
     rows = [_cells(line) for line in capsys.readouterr().out.splitlines() if line[:3] in ROWS]
     assert [row[0] for row in rows] == ["1", "8", "32"]
     assert all(row[-1] == "2.0" for row in rows)
