@@ -284,9 +284,10 @@ def test_compress_prompt_and_next_token_loss_say_what_is_wrong(llama):
         compress(model, lp.models.Recording("encoder", (tuple(both_ways),)), tokens=45)
     with pytest.raises(ValueError, match="ahead must be a non-negative integer"):
         compress(model, recording, tokens=45, ahead=-1)
-    for name in ("first", "last"):
-        with pytest.raises(ValueError, match=f"{name} must be a non-negative integer"):
-            compress(model, recording, tokens=45, **{name: -1})
+    with pytest.raises(ValueError, match="first must be a non-negative integer"):
+        compress(model, recording, tokens=45, first=-1)
+    with pytest.raises(ValueError, match="last must be a non-negative integer"):
+        compress(model, recording, tokens=45, last=-5)
     half = lp.models.Recording("half", (recording.layers[:1],))
     with pytest.raises(ValueError, match="recording must be of this model"):
         compress(model, half, tokens=45)

@@ -54,7 +54,8 @@ def test_compressed_decoder_times_models(monkeypatch, capsys):
         return 2.0 if len(calls) % 3 else 1.0  # twice full attention, then compressed
 
     monkeypatch.setattr(compressed_decoder, "_seconds", seconds)
-    compressed_decoder.gpu_model(lengths=(32,), device="cpu", width=32)
+    monkeypatch.setattr(compressed_decoder, "_LAYERS", 1)
+    compressed_decoder.gpu_model(lengths=(8,), device="cpu", width=32)
     rows = [_cells(line) for line in capsys.readouterr().out.splitlines() if line[:3] in ROWS]
     assert [row[0] for row in rows] == ["1", "8", "32"]
     assert all(row[-1] == "2.0" for row in rows)

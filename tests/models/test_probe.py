@@ -136,6 +136,7 @@ def test_probe_compression_is_measured_on_queries_that_did_not_choose(recording,
             gaps = np.asarray(lp.attend(head, small, queries[held_out])) - exact[held_out]
             squares[method] = np.sum(gaps**2, axis=1)
             place = {"size": size, "method": method}
+            assert small.error is not None
             wanted = float(small.error.mean)
             assert float(one.compression_error_by_method.sel(place)) == wanted
         best = min(METHODS, key=lambda method: squares[method][::2].mean())

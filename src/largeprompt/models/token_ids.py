@@ -9,9 +9,10 @@ from .. import _checks
 
 def on_host(name: str, value: Any) -> Any:
     """`value` with tensors, also those in a list, moved to the host."""
-    if isinstance(value, (list, tuple)) and any(hasattr(entry, "device") for entry in value):
-        return [on_host(name, entry) for entry in value]
-    if not hasattr(value, "detach"):  # of tensors of PyTorch
+    if isinstance(value, (list, tuple)):
+        tensors = any(hasattr(entry, "detach") for entry in value)
+        return [on_host(name, entry) for entry in value] if tensors else value
+    if not hasattr(value, "detach"):  # a method of tensors
         return value
     if value.device.type == "meta":
         raise ValueError(
