@@ -218,7 +218,7 @@ def _sha256(path: Path) -> str:
 
 
 def _stamp(path: Path) -> tuple[int, int, int]:
-    """Size, time of the last change, and inode: another stamp means another content."""
+    """Size, time of the last change, and inode: they change with the bytes of the file."""
     found = path.stat()
     return found.st_size, found.st_mtime_ns, found.st_ino
 
