@@ -27,7 +27,7 @@ SLOW_NAMES = frozenset(
         *("MonteCarlo", "QuasiMonteCarlo", "sample_outputs", "sample_gradients", "simulation"),
         *("sample", "brute_force"),
         # other frameworks, which take seconds to import
-        *("torch", "transformers"),
+        *("torch", "transformers", "tiny_transformer"),
         # studies at quick scale
         *("reproduced", "section_6"),
     }

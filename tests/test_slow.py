@@ -38,7 +38,7 @@ def test_slow_definitions_follows_helpers_fixtures_and_tables():
 def test_slow_names_of_the_library_exist():
     """A function that is renamed must be renamed in the rule."""
     of_tests = {"subprocess", "driving", "processes", "browser", "reproduced", "section_6"}
-    of_tests |= {"simulation", "brute_force", "torch", "transformers"}
+    of_tests |= {"simulation", "brute_force", "torch", "transformers", "tiny_transformer"}
     places = (lp, lp.LinearRegression, lp.Gaussian, jax, eqx)
     for name in SLOW_NAMES - of_tests:
         assert any(hasattr(place, name) for place in places), name

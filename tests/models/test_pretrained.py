@@ -117,20 +117,70 @@ def test_load_pretrained_of_damaged_gguf_files(llama, tmp_path):
         assert "\n" not in str(found.value)
 
 
-@pytest.fixture
-def folder(tmp_path):
-    """A tiny encoder and a tokenizer of two words."""
-    torch.manual_seed(0)
-    config = transformers.BertConfig(
-        vocab_size=7, hidden_size=8, intermediate_size=8, num_hidden_layers=1, num_attention_heads=2
-    )
-    path = tmp_path / "tiny"
-    transformers.BertModel(config).save_pretrained(path)
+def _with_tokenizer(path):
+    """The folder with a tokenizer of two words."""
     (path / "vocab.txt").write_text(
         "\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"ab"])
     )
     transformers.BertTokenizer(str(path / "vocab.txt")).save_pretrained(path)
     return path
+
+
+def _encoder(kind):
+    torch.manual_seed(0)
+    config = transformers.BertConfig(
+        vocab_size=7, hidden_size=8, intermediate_size=8, num_hidden_layers=1, num_attention_heads=2
+    )
+    return kind(config).eval()
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """A tiny encoder and a tokenizer of two words."""
+    _encoder(transformers.BertModel).save_pretrained(tmp_path / "tiny")
+    return _with_tokenizer(tmp_path / "tiny")
+
+
+def test_load_pretrained_of_a_decoder_from_a_folder(llama, tmp_path, capfd):
+    """With its logits, tied to the embedding or not, and without a word of transformers."""
+    torch.manual_seed(1)
+    gpt2 = transformers.GPT2Config(
+        vocab_size=14, n_embd=8, n_layer=1, n_head=2, n_positions=32, tie_word_embeddings=False
+    )
+    ids = torch.as_tensor(np.random.default_rng(0).integers(3, 13, size=(1, 20)))
+    for name, saved in (("llama", llama), ("gpt2", transformers.GPT2LMHeadModel(gpt2).eval())):
+        saved.save_pretrained(tmp_path / name)
+        _with_tokenizer(tmp_path / name)
+        capfd.readouterr()
+        model, _ = lp.models.load_pretrained(tmp_path / name)
+        assert capfd.readouterr() == ("", "")
+        assert type(model) is type(saved)
+        with torch.no_grad():
+            torch.testing.assert_close(model(ids).logits, saved(ids).logits)
+
+
+def test_load_pretrained_leaves_out_heads_for_tasks(tmp_path, capfd):
+    saved = _encoder(transformers.BertForMaskedLM)
+    saved.save_pretrained(tmp_path / "tiny")
+    capfd.readouterr()
+    model, _ = lp.models.load_pretrained(_with_tokenizer(tmp_path / "tiny"))
+    assert capfd.readouterr() == ("", "")
+    ids = torch.as_tensor([[2, 5, 6, 3]])
+    with torch.no_grad():
+        wanted = saved.bert(ids).last_hidden_state
+        torch.testing.assert_close(model(ids).last_hidden_state, wanted)
+
+
+def test_load_pretrained_of_a_folder_without_a_tensor(folder):
+    """Transformers would fill it with random numbers."""
+    from safetensors.torch import load_file, save_file
+
+    path = folder / "model.safetensors"
+    state = load_file(path)
+    del state["encoder.layer.0.attention.self.query.weight"]
+    save_file(state, path, {"format": "pt"})
+    with pytest.raises(ValueError, match=r"missing tensors \['encoder\.layer\.0\.attention\.self"):
+        lp.models.load_pretrained(folder)
 
 
 def test_load_pretrained_from_a_folder(folder, tmp_path):

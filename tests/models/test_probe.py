@@ -7,9 +7,10 @@ import pytest
 import xarray as xr
 
 import largeprompt as lp
+from largeprompt.cli.probe_commands import _summary
 from largeprompt.models import RecordedLayer, Recording
 from largeprompt.models.probe_page import write_page
-from largeprompt.models.probing import QUANTITIES
+from largeprompt.models.probing import METHODS, QUANTITIES, error_interval
 
 
 def _layer(seed, heads=2, groups=1, queries=40, tokens=120, dim=4, scale=0.5, positions=None):
@@ -34,6 +35,7 @@ def recording():
             (_layer(2, tokens=159, positions=positions), _layer(3, heads=1)),
         ),
         ("one", "</script><b>two"),
+        depth=5,
     )
 
 
@@ -120,6 +122,65 @@ def test_probe_lengths_are_those_of_tokens_as_a_law(recording, found):
     assert float(one.predicted_error[place]) == pytest.approx(wanted, rel=0.05)
 
 
+def test_probe_compression_is_measured_on_queries_that_did_not_choose(recording, found):
+    """Held out are every fourth query; of these the even ones choose, the odd ones measure."""
+    head, prompt, queries = recording.prompts[0][0].head(1)
+    one = found.isel(prompt=0, layer=0, head=1)
+    _, values, _, weights = _seen(recording, 0, 0, 1)
+    exact, held_out = weights @ values, np.arange(3, 40, 4)
+    for number, size in enumerate((8, 30)):
+        squares = {}
+        for method in METHODS:
+            budget = size * 8 * 4  # bytes of tokens of 4 + 4 numbers
+            small = lp.compress(prompt, queries, size=budget, head=head, method=method)
+            gaps = np.asarray(lp.attend(head, small, queries[held_out])) - exact[held_out]
+            squares[method] = np.sum(gaps**2, axis=1)
+            place = {"size": size, "method": method}
+            assert small.error is not None
+            wanted = float(small.error.mean)
+            assert float(one.compression_error_by_method.sel(place)) == wanted
+        best = min(METHODS, key=lambda method: squares[method][::2].mean())
+        assert one.compression_method.values[number] == best
+        away = exact[held_out][1::2] - values.mean(axis=0)
+        error = squares[best][1::2].mean() / np.sum(away**2, axis=1).mean()
+        np.testing.assert_allclose(one.compression_error[number], error, rtol=1e-3)
+
+
+@pytest.mark.parametrize("eigenvalues", [[1] * 8, [2], [*range(1, 9)], [2.0**-i for i in range(8)]])
+def test_error_interval_against_sampled_errors(eigenvalues):
+    """40,000 draws, four standard errors; the lower end may lie too low if eigenvalues differ."""
+    rng = np.random.default_rng(0)
+    basis, _ = np.linalg.qr(rng.normal(size=(9, 9)))
+    basis = basis[:, : len(eigenvalues)]
+    low, high = error_interval(basis * eigenvalues @ basis.T)
+    squares = rng.normal(size=(40_000, len(eigenvalues))) ** 2 @ eigenvalues
+    error = 4 * np.sqrt(0.025 * 0.975 / len(squares))
+    assert abs(np.mean(squares > high) - 0.025) < error
+    below = np.mean(squares < low)
+    assert below - 0.025 < error
+    if len({*eigenvalues}) == 1:
+        assert 0.025 - below < error
+
+
+def test_error_interval_of_equal_values():
+    assert error_interval(np.zeros((3, 3))).tolist() == [0.0, 0.0]
+
+
+def test_probe_interval_of_the_prompts_error(recording, found):
+    """Mean over 32 queries of quantiles for the covariance sum_i p_i^2 (v_i - T)(v_i - T)'."""
+    one = found.isel(prompt=0, layer=0, head=1)
+    _, values, _, weights = _seen(recording, 0, 0, 1)
+    outputs, ends = weights @ values, []
+    for query in np.unique(np.linspace(0, 39, 32).astype(int)):
+        terms = weights[query][:, None] * (values - outputs[query])
+        ends.append(error_interval(terms.T @ terms))
+    deviation = ((outputs - values.mean(axis=0)) ** 2).sum(axis=1).mean()
+    low, high = np.mean(ends, axis=0) / deviation
+    np.testing.assert_allclose(one.prompt_error_low, low, rtol=1e-4)
+    np.testing.assert_allclose(one.prompt_error_high, high, rtol=1e-4)
+    assert low < float(one.prompt_error) < high
+
+
 def test_probe_mixture_with_one_component_is_the_literal_map(recording):
     one = lp.models.probe(Recording("one", ((_layer(5, heads=1),),)), components=1)
     np.testing.assert_allclose(one.residual_mixture, one.residual_origin, rtol=1e-3)
@@ -142,6 +203,7 @@ def test_probe_dataset_goes_to_a_file(found, tmp_path):
     assert np.isnan(found.score_deviation.values[:, 1, 1]).all()  # a layer with fewer heads
     assert found.attrs["model"] == "synthetic"
     assert json.loads(found.attrs["texts"])[0] == "one"
+    assert "2 of 5 layers have attention" in " ".join(_summary(found).notes)
     assert {"largeprompt", "jax", "code", "tolerance"} <= set(found.attrs)
     assert all(found[name].attrs["description"] for name in QUANTITIES)
     found.to_netcdf(tmp_path / "probe.nc", engine="scipy")
@@ -152,8 +214,14 @@ def test_probe_dataset_goes_to_a_file(found, tmp_path):
 
 def test_probe_with_few_queries_says_so():
     few = Recording("few", ((_layer(0, heads=1, queries=5),),))
-    with pytest.warns(UserWarning, match="8 queries are needed and 5 are recorded"):
-        found = lp.models.probe(few, sizes=(8,))
+    with (
+        pytest.warns(UserWarning, match="8 queries are needed and 5 are recorded"),
+        pytest.warns(UserWarning, match="compressed prompts are NaN where 8 .* and 5 are recorded"),
+    ):
+        found = lp.models.probe(few, sizes=(1, 8))
+    assert np.isnan(found.compression_error.values).all()
+    assert np.isnan(found.compression_error_by_method.values).all()
+    assert found.compression_method.values.ravel().tolist() == ["gaussian tail"] * 2
     assert np.isnan(found.residual_best.values).all()
     assert np.isfinite(found.residual_mixture.values).all()
 
@@ -180,27 +248,11 @@ def test_probe_needs_two_tokens():
 def test_probe_of_a_model_has_its_own_attention(family):
     """Grouped heads in two of four architectures; weights are those that the model returns."""
     torch = pytest.importorskip("torch")
-    transformers = pytest.importorskip("transformers")
-    torch.manual_seed(0)
-    sizes = {
-        "vocab_size": 60,
-        "hidden_size": 16,
-        "num_hidden_layers": 1,
-        "num_attention_heads": 4,
-        "max_position_embeddings": 160,
-        "initializer_range": 0.3,
-    }
-    grouped = {**sizes, "intermediate_size": 16, "num_key_value_heads": 2, "head_dim": 4}
-    match family:
-        case "gpt2":
-            model = transformers.GPT2Model(transformers.GPT2Config(**sizes))
-        case "llama":
-            model = transformers.LlamaForCausalLM(transformers.LlamaConfig(**grouped))
-        case "qwen3":
-            model = transformers.Qwen3Model(transformers.Qwen3Config(**grouped))
-        case _:
-            sizes["intermediate_size"] = 16
-            model = transformers.BertModel(transformers.BertConfig(**sizes))
+    pytest.importorskip("transformers")
+    from .tiny_transformers import tiny_transformer
+
+    sizes = {"hidden_size": 16, "num_hidden_layers": 1, "max_position_embeddings": 160}
+    model = tiny_transformer(family, **sizes)
     ids = np.random.default_rng(0).integers(0, 60, 159)
     found = lp.models.probe(lp.models.record(model, ids, queries=40), sizes=(8,), sinks=3)
     assert dict(found.sizes)["head"] == 4
@@ -209,7 +261,7 @@ def test_probe_of_a_model_has_its_own_attention(family):
     assert float(found.recording_error.max()) < 1e-5
     model.set_attn_implementation("eager")
     with torch.no_grad():
-        own = model.eval()(torch.as_tensor(ids)[None], output_attentions=True).attentions[0][0]
+        own = model(torch.as_tensor(ids)[None], output_attentions=True).attentions[0][0]
     weights = np.asarray(own)[:, -40:, :tokens].astype(np.float64)
     weights /= weights.sum(axis=-1, keepdims=True)
     effective = np.median(1 / np.sum(weights**2, axis=-1), axis=-1)

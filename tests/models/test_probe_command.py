@@ -1,5 +1,6 @@
 """`largeprompt probe`, and its page in a browser."""
 
+import re
 import sys
 
 import numpy as np
@@ -85,6 +86,19 @@ def test_probe_command_on_an_empty_text(folder, tmp_path):
     assert not (tmp_path / "out").exists()
 
 
+def test_probe_command_prints_warnings_on_one_line(folder, tmp_path):
+    (tmp_path / "words.txt").write_text("a b c d e " * 9)
+    result = _run(
+        folder, "--text", tmp_path / "words.txt", "--queries", 5, "--out", tmp_path / "out"
+    )
+    assert result.exit_code == 0, result.output
+    *warned, last = result.stderr.splitlines()
+    assert last.startswith("wrote ")
+    assert [line.partition(": ")[0] for line in warned] == ["warning"] * len(warned)
+    assert warned[0].endswith("5 are recorded: record more queries")
+    assert "probing.py" not in result.stderr
+
+
 @pytest.mark.parametrize("package", ["torch", "transformers"])
 def test_probe_command_without_a_package_names_the_extra(package, monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, package, None)
@@ -104,11 +118,80 @@ def test_probe_command_reads_tables(tmp_path):
     table.write_text("1,2,0\n" * 9)
     assert _rows(table)[0].shape == (9, 2)
     table.write_text("x,y\n" + "red,1\n" * 9)
-    with pytest.raises(ValueError, match="numbers in all columns but the last"):
+    with pytest.raises(ValueError, match=r"numbers in all columns but the last.* 'red' in row 0"):
+        _rows(table)
+    table.write_text("1,2,0\n" * 8 + "1,0\n")
+    with pytest.raises(ValueError, match="received 2 and not 3 in row 8"):
         _rows(table)
     table.write_text("1,0\n")
     with pytest.raises(ValueError, match="at least 8 rows"):
         _rows(table)
+
+
+@pytest.mark.parametrize("names", ["x;y;class\n", ""])
+@pytest.mark.parametrize("quote", ['"', ""])
+@pytest.mark.parametrize("delimiter", [",", ";", "\t", ", "])
+def test_probe_command_reads_forms_of_csv(tmp_path, delimiter, quote, names):
+    """With text classes and no line of names the first row is a row."""
+    table = tmp_path / "table.csv"
+    rows = [(f"{i}", f"{i / 2}", "ab"[i % 2]) for i in range(9)]
+    lines = [delimiter.join(f"{quote}{entry}{quote}" for entry in row) for row in rows]
+    table.write_text("\ufeff" + names.replace(";", delimiter) + "\r\n".join(lines) + "\r\n\r\n")
+    X, y = _rows(table)
+    np.testing.assert_array_equal(X, np.stack([np.arange(9), np.arange(9) / 2], axis=1))
+    np.testing.assert_array_equal(y, np.arange(9) % 2)
+
+
+@pytest.mark.parametrize(
+    ("content", "rule"),
+    [
+        (
+            b"",
+            "a table must have a feature, a class, and at least 8 rows; received .* with no rows",
+        ),
+        (b"x,y,class\n", "a table must have a feature.* with no rows"),
+        (b"7\n" * 9, "with 9 rows of 1 columns"),
+        (b"1,5;2,0;a\n" * 9, "write decimals with a point"),
+        (
+            b"\x89PNG\r\n\xff",
+            r"a file must be text in UTF-8; received .*table\.csv' \(invalid start",
+        ),
+    ],
+)
+def test_probe_command_on_a_bad_table_is_one_line(tmp_path, content, rule, recwarn):
+    table = tmp_path / "table.csv"
+    table.write_bytes(content)
+    result = _run("tabpfn", "--table", table)
+    assert (result.exit_code, result.output.count("\n")) == (2, 1)
+    assert re.search(rule, result.output)
+    assert not recwarn
+
+
+def test_probe_command_on_a_binary_text_names_the_file(tmp_path):
+    (tmp_path / "picture.txt").write_bytes(b"\x89PNG\r\n\xff")
+    result = _run("minilm", "--text", tmp_path / "picture.txt")
+    assert (result.exit_code, result.output.count("\n")) == (2, 1)
+    assert "picture.txt' (invalid start byte at byte 0)" in result.output
+
+
+def test_probe_command_on_a_sorted_table_shows_every_class(tmp_path, monkeypatch):
+    """The context has rows of all classes, and the same ones in every run."""
+    table, seen = tmp_path / "table.csv", []
+
+    class Learner:
+        def record(self, X, y, X_test):
+            seen.append((X, y, X_test))
+            raise ValueError("enough")
+
+    monkeypatch.setattr(lp.models.TabPFN, "load", lambda path: Learner())
+    table.write_text("".join(f"{i},{'abc'[i // 20]}\n" for i in range(60)))
+    for _ in range(2):
+        assert "enough" in _run(tmp_path, "--table", table).output
+    (X, y, X_test), (again, *_) = seen
+    np.testing.assert_array_equal(X, again)
+    assert np.bincount(y).min() >= 10
+    np.testing.assert_array_equal(y, X[:, 0] // 20)
+    np.testing.assert_array_equal(np.sort(np.append(X, X_test)), np.arange(60))
 
 
 @pytest.mark.slow
@@ -134,7 +217,8 @@ def test_probe_command_on_a_table(tmp_path):
     assert (found.tokens == 60).all()  # three quarters of the rows
     assert found.queries[:, 0, 0].values.tolist() == [20, 60]
     classes = np.unique(names, return_inverse=True)[1]
-    layer = model.record(X[:60], classes[:60], X[60:]).prompts[1][0]
+    order = np.random.default_rng(0).permutation(80)
+    layer = model.record(X[order[20:]], classes[order[20:]], X[order[:20]]).prompts[1][0]
     scores = layer.scaling * np.einsum("hqk,hnk->hqn", layer.queries, layer.keys)
     wanted = np.sqrt(scores.var(axis=-1).mean(axis=-1))
     np.testing.assert_allclose(found.score_deviation[1, 0], wanted, rtol=1e-4)

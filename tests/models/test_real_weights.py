@@ -1,4 +1,7 @@
-"""The published TabPFN: exchangeable rows, good predictions, and affine attention after layer 0."""
+"""The published TabPFN: exchangeable rows, good predictions, and affine attention after layer 0.
+
+And the published SmolLM2: its recording, and its own loss if all tokens are kept.
+"""
 
 import contextlib
 import io
@@ -9,6 +12,7 @@ import pytest
 import torch
 from _pytest.outcomes import Failed, Skipped
 
+from largeprompt import models
 from largeprompt.models import TabPFN, linearise_learner, read_checkpoint, weights_path
 
 from ..oracles import tabpfn as ground_truth
@@ -85,6 +89,26 @@ def test_code_of_the_document_prints_what_it_shows(model):
     with contextlib.redirect_stdout(printed):
         exec("".join(body for kind, body in blocks if kind == "py"), {})
     assert same_text(printed.getvalue(), "".join(body for kind, body in blocks if kind == "text"))
+
+
+def test_smollm2_is_recorded_and_keeps_its_loss():
+    """100 tokens of this project's licence, and the 12 after them."""
+    model, tokenizer = models.load_pretrained(fetched("smollm2"))
+    text = (ROOT / "LICENSE").read_text()
+    ids = np.asarray(tokenizer(text, verbose=False)["input_ids"][:112])
+    assert tokenizer.decode(ids) == text[: len(tokenizer.decode(ids))]
+    recording = models.record(model, ids[:100], queries=16, progress=False)
+    assert len(recording.layers) == 30
+    assert recording.layers[0].queries.shape == (9, 16, 64)
+    assert recording.layers[0].keys.shape == (3, 100, 64)
+    assert max(layer.error for layer in recording.layers if layer.error is not None) < 1e-5
+    with torch.no_grad():
+        logs = model(torch.as_tensor(ids)[None]).logits[0].log_softmax(-1).numpy()
+    own = -logs[100:-1][np.arange(11), ids[101:]]
+    assert own.mean() < 5  # nats; a guess has log 49152 = 10.8
+    cache = models.compress_prompt(model, recording, atoms=100, progress=False)
+    found = models.next_token_loss(model, cache, ids[100:])
+    np.testing.assert_allclose(found[0], own, atol=1e-4)
 
 
 def test_fetched_weights_are_skipped_or_required(monkeypatch, tmp_path):

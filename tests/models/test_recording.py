@@ -6,6 +6,8 @@ import pytest
 import largeprompt as lp
 from largeprompt.models import RecordedLayer, Recording
 
+EYE = np.eye(2, dtype=np.float32)
+
 
 def _layer(seed=0, positions=None):
     rng = np.random.default_rng(seed)
@@ -54,6 +56,24 @@ def test_recording_load_of_other_files_names_the_rule(tmp_path):
         Recording.load(tmp_path / "text.npz")
     with pytest.raises(ValueError, match="must have format 1"):
         Recording.load(tmp_path / "other.npz")
+
+
+@pytest.mark.parametrize(
+    "arrays",
+    [
+        {"format": np.array("csr")},
+        {"format": np.arange(3)},
+        {"format": np.array(1)},
+        {"format": np.array(1), "model": np.array("m"), "a/b": np.zeros(2)},
+        {"format": np.array(1), "model": np.array("m"), "texts": np.array(["t"]), "0/0/keys": EYE},
+        {"format": np.array(1), "0/0/scaling": np.array(1.0), "0/0/keys": np.array("text")},
+    ],
+)
+def test_recording_load_of_foreign_archives_is_one_line(arrays, tmp_path):
+    np.savez(tmp_path / "foreign.npz", **arrays)
+    with pytest.raises(ValueError, match=r"have format 1|written by Recording\.save") as found:
+        Recording.load(tmp_path / "foreign.npz")
+    assert "\n" not in str(found.value)
 
 
 def test_recorded_layer_with_heads_that_do_not_divide():

@@ -1,7 +1,8 @@
 """Store a result of the study for the tests: `python -m tests.reproduce.store_real_transformers X`.
 
 X is the folder of `largeprompt reproduce --study real-transformers --out X`. The file has the
-numbers that the study measured, in single precision, without checks and provenance.
+numbers that the study measured, in single precision, without checks; its attributes say what made
+them.
 """
 
 import sys
@@ -19,7 +20,7 @@ def main(folder: str) -> None:
         data = found.load()
     data = data.drop_vars([name for name in data.variables if str(name).startswith("check_")])
     numbers = {name: variable.astype(np.float32) for name, variable in data.data_vars.items()}
-    data.assign(numbers).drop_attrs().to_netcdf(STORED, engine="scipy")
+    data.assign(numbers).to_netcdf(STORED, engine="scipy")
 
 
 if __name__ == "__main__":

@@ -30,6 +30,8 @@ def list_weights(as_json: AsJson = False, as_csv: AsCsv = False) -> None:
             return "yes"
         except FileNotFoundError:
             return "no"
+        except ValueError:
+            return "altered"
 
     answer = Answer()
     answer.column("name", "name", WEIGHTS)

@@ -1,5 +1,7 @@
 """`largeprompt probe`: what the heads of a real transformer do on a text or a table."""
 
+import csv
+import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -18,6 +20,8 @@ if TYPE_CHECKING:
 
 _LENGTH = 1024  # tokens of a text, unless told otherwise
 _SHARE = 4  # a quarter of the rows of a table is predicted
+_SEED = 0  # of the order in which rows are split
+_DELIMITERS = ",;\t"
 
 
 def probe(
@@ -33,7 +37,7 @@ def probe(
         typer.Option(
             "--table",
             help="A .csv file for an in-context learner: features, and the class in the last "
-            "column. The last quarter of the rows is predicted.",
+            "column. A quarter of the rows, drawn with a fixed seed, is predicted.",
         ),
     ] = None,
     length: Annotated[
@@ -72,7 +76,11 @@ def probe(
     from ..models.probe_page import write_page
 
     out.mkdir(parents=True, exist_ok=True)
-    data = probe_recording(recording, tolerance=tolerance, sinks=sinks)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", UserWarning)
+        data = probe_recording(recording, tolerance=tolerance, sinks=sinks)
+    for warning in caught:  # without path and line of the code
+        typer.echo(f"warning: {warning.message}", err=True)
     answer = _summary(data)
     write_netcdf(data, out / "probe.nc")
     page = write_page(data, out / "probe.html")
@@ -83,7 +91,7 @@ def probe(
 def _on_texts(model: str, files: list[Path], length: int, queries: int | None) -> "Recording":
     from ..models import load_pretrained, record
 
-    texts = [file.read_text(encoding="utf-8") for file in files]
+    texts = [_text(file) for file in files]
     loaded = load_pretrained(_located(model))
     most = getattr(loaded.model.config, "max_position_embeddings", None) or length
     return record(
@@ -95,12 +103,29 @@ def _on_texts(model: str, files: list[Path], length: int, queries: int | None) -
     )
 
 
+def _text(file: Path) -> str:
+    try:
+        return file.read_text(encoding="utf-8-sig")  # with or without a byte order mark
+    except UnicodeDecodeError as error:
+        raise ValueError(
+            message(
+                "a file must be text in UTF-8",
+                f"{str(file)!r} ({error.reason} at byte {error.start})",
+                "convert it, for example with iconv",
+            )
+        ) from error
+
+
 def _on_table(model: str, table: Path) -> "Recording":
+    import numpy as np
+
     from .. import models
 
     X, y = _rows(table)
-    known = len(X) - len(X) // _SHARE
-    return models.TabPFN.load(_located(model)).record(X[:known], y[:known], X[known:])
+    order = np.random.default_rng(_SEED).permutation(len(X))  # tables may be sorted by class
+    new, known = np.split(order, [len(X) // _SHARE])
+    labels = np.unique(y[known], return_inverse=True)[1]
+    return models.TabPFN.load(_located(model)).record(X[known], labels, X[new])
 
 
 def _located(model: str) -> Path:
@@ -116,33 +141,42 @@ def _rows(table: Path) -> tuple["np.ndarray", "np.ndarray"]:
     """Features and classes 0, 1, ... of a .csv file, with or without a line of names."""
     import numpy as np
 
-    with open(table, encoding="utf-8") as file:
-        first = file.readline().strip().split(",")
-    try:
-        [float(entry) for entry in first]
-        skipped = 0
-    except ValueError:
-        skipped = 1
-    try:
-        rows = np.loadtxt(table, delimiter=",", skiprows=skipped, ndmin=2, dtype=str)
-        features = rows[:, :-1].astype(np.float64)
-    except ValueError as error:
-        raise ValueError(
-            message(
-                "a table must have numbers in all columns but the last",
-                f"{str(table)!r} ({error})",
-                "drop or encode the other columns",
-            )
-        ) from error
-    if features.shape[1] < 1 or len(rows) < 2 * _SHARE:
+    lines = [line for line in _text(table).splitlines() if line.strip()]
+    first = lines[0] if lines else ""
+    delimiter = max(_DELIMITERS, key=lambda one: len(next(csv.reader([first], delimiter=one), [])))
+    rows = list(csv.reader(lines, delimiter=delimiter, skipinitialspace=True))
+    if rows and not all(map(_is_number, rows[0][:-1])):
+        rows = rows[1:]  # names of the columns
+    if len(rows) < 2 * _SHARE or len(rows[0]) < 2:
+        shape = f"{len(rows)} rows of {len(rows[0])} columns" if rows else "no rows"
         raise ValueError(
             message(
                 f"a table must have a feature, a class, and at least {2 * _SHARE} rows",
-                f"shape {rows.shape}",
-                "pass a longer table",
+                f"{str(table)!r} with {shape}",
+                "separate columns by commas, semicolons or tabs, and rows by lines",
             )
         )
-    return features, np.unique(rows[:, -1], return_inverse=True)[1]
+    for number, row in enumerate(rows):
+        wrong = next((entry for entry in row[:-1] if not _is_number(entry)), None)
+        if wrong is not None or len(row) != len(rows[0]):
+            found = f"{len(row)} and not {len(rows[0])}" if wrong is None else repr(wrong)
+            raise ValueError(
+                message(
+                    "a table must have numbers in all columns but the last, and equal rows",
+                    f"{found} in row {number} of {str(table)!r}",
+                    "drop or encode the other columns; write decimals with a point",
+                )
+            )
+    features = np.array([[float(entry) for entry in row[:-1]] for row in rows])
+    return features, np.unique([row[-1].strip() for row in rows], return_inverse=True)[1]
+
+
+def _is_number(entry: str) -> bool:
+    try:
+        float(entry)
+    except ValueError:
+        return False
+    return True
 
 
 def _summary(data: "xr.Dataset") -> Answer:
@@ -173,6 +207,12 @@ def _summary(data: "xr.Dataset") -> Answer:
     phases = {str(name): int(count) for name, count in zip(regimes, counts, strict=True) if name}
     words = ", ".join(f"{count} {name}" for name, count in phases.items())
     answer.note(f"regimes: {words}", **phases)
+    if missing := int(data.attrs["missing_layers"]):
+        layers = data.sizes["layer"]
+        answer.note(
+            f"{layers} of {layers + missing} layers have attention, and are numbered from 0",
+            missing_layers=missing,
+        )
     differences = data["recording_error"].values
     if np.isfinite(differences).any():
         largest = float(np.nanmax(differences))

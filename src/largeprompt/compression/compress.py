@@ -29,6 +29,7 @@ Choose = Literal["leverage", "residual leverage", "matching pursuit", "attention
 
 _TAILED = ("gaussian tail", "moments")  # methods that have a tail
 _RANKS = (None, 0, 1, 2, 4, 8, 16, 32)  # tails that `size` chooses from
+FEWEST_HELD_OUT = 8  # queries from which on some are held out
 
 
 def compress(
@@ -97,7 +98,7 @@ def compress(
             )
         )
     rank = 0 if rank == "auto" else rank
-    seen, held_out = _split(len(problem.queries))
+    seen, held_out = split_queries(len(problem.queries))
     fitting = problem.restricted(seen)
     if size is not None:
         atoms, rank = _sizes(fitting, _checks.count("size", size), method, choose, key)
@@ -112,10 +113,10 @@ def compress(
     return Compressed(found.keys, found.values, found.log_weights, found.tail, error)
 
 
-def _split(queries: int) -> tuple[np.ndarray, np.ndarray]:
+def split_queries(queries: int) -> tuple[np.ndarray, np.ndarray]:
     """Queries to fit and queries held out: every fourth, if there are 8."""
     index = np.arange(queries)
-    if queries < 8:
+    if queries < FEWEST_HELD_OUT:
         return index, index[:0]
     return index[index % 4 != 3], index[index % 4 == 3]
 

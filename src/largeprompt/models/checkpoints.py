@@ -11,6 +11,7 @@ import pickletools
 import struct
 import zipfile
 from collections import OrderedDict
+from collections.abc import Iterable
 from enum import Enum
 from pathlib import Path
 from typing import Any, NoReturn
@@ -39,7 +40,8 @@ _DTYPES = {
 def read_checkpoint(path: str | Path) -> Any:
     """The containers of a `torch.save` file, with NumPy arrays (read-only) for tensors.
 
-    Admits tensors, dict, OrderedDict, list, tuple, numbers, booleans, strings, bytes and None.
+    Admits tensors, dict, OrderedDict, list, tuple, numbers, booleans, strings, bytes and None; keys
+    of dictionaries are strings or integers.
     A file with anything else, such as a class, a function or a whole module, is not read further:
     nothing in it is called. Files that end in `.safetensors` give a dict of arrays.
     """
@@ -108,7 +110,7 @@ class _Storages:
         kind, dtype, key, _, size = reference
         if kind != "storage" or not isinstance(dtype, np.dtype):
             raise ValueError("a reference to something other than a storage")
-        if key not in self._read:
+        if _only(key, str) not in self._read:
             data = self._archive.read(f"{self._folder}data/{key}")  # checks its CRC
             if len(data) != size * dtype.itemsize:
                 raise ValueError(f"storage {key} has {len(data)} bytes, and not {size} numbers")
@@ -159,11 +161,11 @@ def _unpickled(data: bytes, storages: _Storages) -> Any:
             _only(stack[-1], list).extend(entries)
         elif name in ("SETITEM", "SETITEMS"):
             entries = since_mark() if name == "SETITEMS" else [stack.pop(-2), stack.pop()]
-            _only(stack[-1], dict).update(zip(entries[::2], entries[1::2], strict=True))
+            _fill(_only(stack[-1], dict), zip(entries[::2], entries[1::2], strict=True))
         elif name == "GLOBAL":
             stack.append(_known_name(argument))
         elif name == "STACK_GLOBAL":
-            stack[-2:] = [_known_name(f"{stack[-2]} {stack[-1]}")]
+            stack[-2:] = [_known_name(" ".join(_only(part, str) for part in stack[-2:]))]
         elif name == "BINPERSID":
             stack.append(storages.get(stack.pop()))
         elif name == "REDUCE":
@@ -196,6 +198,15 @@ def _only(thing: Any, kind: type) -> Any:
     return thing
 
 
+def _fill(target: dict, pairs: Iterable[Any] = ()) -> dict:
+    """Add pairs of key and value. Keys of nested tuples could take forever to hash."""
+    for key, value in pairs:
+        if type(key) not in (str, int):
+            raise _NotPlain(f"it has a dictionary with a key of type {type(key).__name__}")
+        target[key] = value
+    return target
+
+
 def _known_name(name: str) -> Any:
     module, _, last = name.partition(" ")
     if module == "torch" and last in _DTYPES:
@@ -208,7 +219,7 @@ def _known_name(name: str) -> Any:
 
 def _made(function: Any, arguments: tuple) -> Any:
     if function is _Global.ORDERED_DICT:
-        return OrderedDict(*arguments)
+        return _fill(OrderedDict(), *arguments)
     if function is _Global.TENSOR:
         return _tensor(*arguments)
     raise _NotPlain(f"it calls {type(function).__name__}, which was not done")

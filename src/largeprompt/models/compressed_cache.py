@@ -79,6 +79,11 @@ def compressed_cache(layers: list[Rows], length: int, errors: Any) -> Any:
     return cache_type([layer_type(rows, length) for rows in layers], errors)
 
 
+def is_compressed(cache: Any) -> bool:
+    """Whether this is a cache of `compress_prompt`."""
+    return isinstance(cache, _types()[1])
+
+
 @cache
 def _types() -> tuple[type, type]:
     """Classes of the layers and of the cache; transformers is optional."""

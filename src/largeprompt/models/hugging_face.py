@@ -20,6 +20,7 @@ from .._extras import require
 from .._progress import progress_bar
 from .attention_interface import attention_named, check_model, check_scores, evaluation_mode
 from .recording import RecordedLayer, Recording, relative_error, squared_differences
+from .token_ids import check_ids, on_host
 
 _NAME = "largeprompt_recording_"  # followed by the implementation that is called
 _WRAPPED = ("sdpa", "eager")  # others are recorded through the first
@@ -57,7 +58,8 @@ def record(
     - `chunk`: tokens that pass through a causal model at a time, which bounds memory.
     - `progress`: show a progress bar if there are several prompts or chunks.
 
-    **Returns:** a `Recording`. `error` of each layer is the root mean square of attention
+    **Returns:** a `Recording`, which says if layers have no attention, as in hybrid models (`depth`
+    is the number of all layers). `error` of each layer is the root mean square of attention
     recomputed from the recorded arrays minus the model's own, relative to the latter.
 
     >>> import largeprompt as lp
@@ -90,7 +92,8 @@ def record(
                     recorder.next_part()
                     advance()
                 recorded.append(recorder.layers(model))
-    return Recording(_model_name(model), tuple(recorded), texts)
+    depth = getattr(model.config, "num_hidden_layers", None)
+    return Recording(_model_name(model), tuple(recorded), texts, depth)
 
 
 class _Prompt(NamedTuple):
@@ -115,10 +118,10 @@ def _prompts(
     length = None if length is None else _checks.count("length", length)
     texts: list[str] = []
     if isinstance(inputs, Mapping):
-        rows = _rows(torch, dict(inputs))
+        rows = _rows(torch, {name: on_host(name, value) for name, value in inputs.items()})
     else:
         texts = _texts(inputs)
-        rows = _tokenised(tokenizer, texts) if texts else _ids(inputs)
+        rows = _tokenised(tokenizer, texts) if texts else _ids(on_host("inputs", inputs))
     found = []
     for number, row in enumerate(rows):
         arguments = {}
@@ -133,6 +136,8 @@ def _prompts(
             )
         for name, value in row.items():
             tensor = torch.as_tensor(np.asarray(value) if isinstance(value, list) else value)
+            if name == "input_ids":
+                check_ids(name, tensor, model)
             if tokens and length is not None and tensor.shape[:1] == (tokens,):
                 tensor = tensor[:length]
             arguments[name] = tensor[None].to(model.device)
@@ -211,6 +216,12 @@ def _rows(torch: Any, inputs: dict[str, Any]) -> list[dict[str, Any]]:
         raise ValueError(
             _checks.message("inputs must have input_ids", "none", "pass the tokenizer's output")
         )
+    if not len(next(iter(inputs.values()))):
+        raise ValueError(
+            _checks.message(
+                "inputs must have at least one prompt", "none", "pass ids that are not empty"
+            )
+        )
     single = np.ndim(next(iter(inputs.values()))[0]) == 0
     if single:
         inputs = {name: [value] for name, value in inputs.items()}
@@ -220,9 +231,9 @@ def _rows(torch: Any, inputs: dict[str, Any]) -> list[dict[str, Any]]:
         row = {name: torch.as_tensor(value[number]) for name, value in inputs.items()}
         if mask is not None:
             seen = torch.as_tensor(mask[number]).bool()
-            _check_padding(seen.cpu().numpy(), next(iter(row.values())).shape[0])
+            _check_padding(seen.numpy(), next(iter(row.values())).shape[0])
             row = {
-                name: value[seen.to(value.device)] if value.shape[:1] == seen.shape else value
+                name: value[seen] if value.shape[:1] == seen.shape else value
                 for name, value in row.items()
             }
         rows.append(row)

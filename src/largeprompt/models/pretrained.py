@@ -1,6 +1,6 @@
 """Models and tokenizers of the transformers library from files on this machine."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, redirect_stderr
 from io import StringIO
 from pathlib import Path
@@ -22,7 +22,9 @@ class Pretrained(NamedTuple):
 def load_pretrained(path: str | Path) -> Pretrained:
     """Model and tokenizer from a folder written by `save_pretrained`, or from one `.gguf` file.
 
-    Nothing is downloaded. Weights of a `.gguf` file are dequantised to single precision.
+    A causal language model comes with its matrix of the vocabulary, for `next_token_loss`; of other
+    models heads for tasks are left out. Nothing is downloaded. Weights of a `.gguf` file are
+    dequantised to single precision.
 
         model, tokenizer = lp.models.load_pretrained("SmolLM2-135M-Instruct.Q4_1.gguf")
         recording = lp.models.record(model, text, tokenizer=tokenizer)
@@ -32,8 +34,7 @@ def load_pretrained(path: str | Path) -> Pretrained:
     path = Path(path)
     if path.is_dir() and (path / "config.json").exists():
         with _whole("a folder with a whole model and its tokenizer", path):
-            with _without_bars(transformers):
-                model = transformers.AutoModel.from_pretrained(path, local_files_only=True)
+            model = _from_folder(transformers, path)
             tokenizer = transformers.AutoTokenizer.from_pretrained(path, local_files_only=True)
     elif path.is_file() and path.suffix == ".gguf":
         require("gguf", extra="models")
@@ -51,19 +52,43 @@ def load_pretrained(path: str | Path) -> Pretrained:
     return Pretrained(model.eval(), tokenizer)
 
 
+def _from_folder(transformers: Any, path: Path) -> Any:
+    """The weights in the class that the folder's configuration names, if that is a decoder."""
+    config = transformers.AutoConfig.from_pretrained(path, local_files_only=True)
+    loader = transformers.AutoModel
+    if type(config) in transformers.MODEL_FOR_CAUSAL_LM_MAPPING:
+        decoder = transformers.MODEL_FOR_CAUSAL_LM_MAPPING[type(config)].__name__
+        if decoder in (config.architectures or ()):
+            loader = transformers.AutoModelForCausalLM
+    with _quietly(transformers):  # no report of tensors that have no place: heads for tasks
+        model, report = loader.from_pretrained(
+            path, local_files_only=True, output_loading_info=True
+        )
+    # a pooler reads the last layer, and is no part of any attention
+    _check_tensors(
+        [name for name in report["missing_keys"] if not name.startswith("pooler.")],
+        report["mismatched_keys"],
+    )
+    return model
+
+
+def _check_tensors(missing: Iterable[str], unknown: Iterable[Any]) -> None:
+    missing, unknown = sorted(missing), list(unknown)
+    if missing or unknown:
+        raise ValueError(f"missing tensors {missing[:3]}, unknown ones {unknown[:3]}")
+
+
 def _from_gguf(transformers: Any, path: Path) -> Any:
     """The weights as plain tensors, in a model made from the file's configuration."""
     reader = require("transformers.modeling_gguf_pytorch_utils", extra="models")
     config = transformers.AutoConfig.from_pretrained(path.parent, gguf_file=path.name)
     model = transformers.AutoModelForCausalLM.from_config(config)
-    with _without_bars(transformers):
+    with _quietly(transformers):
         found = reader.load_gguf_checkpoint(str(path), return_tensors=True, model_to_load=model)
     missing, unexpected = model.load_state_dict(found["tensors"], strict=False)
     model.tie_weights()
     tied = set(getattr(model, "_tied_weights_keys", None) or ())
-    lost = [name for name in missing if name not in tied]
-    if lost or unexpected:
-        raise ValueError(f"missing tensors {lost[:3]}, unknown ones {list(unexpected)[:3]}")
+    _check_tensors([name for name in missing if name not in tied], unexpected)
     model.name_or_path = path.stem
     return model
 
@@ -85,14 +110,18 @@ def _whole(rule: str, path: Path) -> Iterator[None]:
 
 
 @contextmanager
-def _without_bars(transformers: Any) -> Iterator[None]:
-    """No progress bars of transformers; some ignore its switch, and go to standard error."""
+def _quietly(transformers: Any) -> Iterator[None]:
+    """No reports and progress bars of transformers; some ignore its switch, and go to standard
+    error.
+    """
     logging = transformers.utils.logging
-    shown = logging.is_progress_bar_enabled()
+    shown, level = logging.is_progress_bar_enabled(), logging.get_verbosity()
     logging.disable_progress_bar()
+    logging.set_verbosity_error()
     try:
         with redirect_stderr(StringIO()):
             yield
     finally:
+        logging.set_verbosity(level)
         if shown:
             logging.enable_progress_bar()

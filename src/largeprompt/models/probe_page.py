@@ -79,6 +79,8 @@ def write_page(data: xr.Dataset, path: str | Path) -> Path:
         "queries": _rounded(data["queries"].values),
         "regime": data["regime"].values.tolist(),
         "reading": data["reading"].values.tolist(),
+        "errorLow": _rounded(data["prompt_error_low"].values),
+        "errorHigh": _rounded(data["prompt_error_high"].values),
         "share": _rounded(data["variance_share"].values),
         "maps": maps,
         "details": _details(data),
@@ -103,6 +105,7 @@ def _details(data: xr.Dataset) -> dict[str, dict[str, Any]]:
         if math.isnan(tokens[place]):
             continue
         one = {name: _rounded(array[place]) for name, array in arrays.items()}
+        one["compression_method"] = data["compression_method"].values[place].tolist()
         characters += len(json.dumps(one, separators=(",", ":")))
         if characters > _MOST_CHARACTERS:
             break

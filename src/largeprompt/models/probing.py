@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import xarray as xr
 from scipy.cluster.vq import kmeans2
+from scipy.special import gammaincinv
 
 from .. import _checks
 from .._float64 import in_float64
@@ -24,6 +25,8 @@ from .._provenance import code_version, versions
 from .._search import smallest_length
 from ..attention import Head
 from ..compression import Experts, compress, experts, linearise
+from ..compression.compress import FEWEST_HELD_OUT, split_queries
+from ..compression.compression_problem import problem_of
 from ..compression.linearised import cross_validated
 from ..concentration import regime
 from ..measures import Gaussian, Mixture
@@ -32,6 +35,8 @@ from ..prompts.error_table import error_table
 from .recording import RecordedHead, RecordedLayer, Recording
 
 MAPS = ("best", "mean query", "origin")
+METHODS = ("gaussian tail", "most attended", "attention matching")  # of `compress`, compared
+LEVEL = 0.95  # of the interval of the prompt's error
 _BARS = 32  # queries at which error bars of the prompt are computed
 _EXACT = 8  # queries at which the exact error along the prompt length is computed
 _SHORTEST_PREFIX = 16
@@ -100,7 +105,7 @@ QUANTITIES = {
     "prompt_error": Quantity(
         "error bar of the prompt",
         "Squared error that the tokens themselves suggest for this prompt against an infinite one "
-        "of the same kind. Believe it where the tail index is below 0.5.",
+        "of the same kind. Believe it, and its interval, where the tail index is below 0.5.",
         True,
     ),
     "prompt_length": Quantity(
@@ -111,8 +116,8 @@ QUANTITIES = {
     ),
     "compression_error": Quantity(
         "error of a small measure",
-        "Error on held-out queries of kept tokens and a Gaussian tail in place of the prompt, at "
-        "the middle size.",
+        "Error on held-out queries of a small measure in place of the prompt, at the middle size: "
+        "the best of kept tokens and a Gaussian tail, most attended tokens, attention matching.",
         True,
     ),
 }
@@ -146,9 +151,13 @@ def probe(
     "length" is `lp.output_error` with the recorded tokens as the law of independent tokens,
     averaged over 8 queries, and `prompt_length` the length from which on it meets the tolerance,
     infinity above 1e9; both are NaN, with a warning, where scores are too wide for the integral.
-    `compression_error` over "size"
-    is that of `lp.compress`, on held-out queries, with `compression_atoms` and `compression_rank`
-    (-1: no Gaussian). The attributes of each variable say what it means.
+    `prompt_error_low` and `prompt_error_high` are the ends of a 95% interval of the squared error
+    of this prompt, whose mean is `prompt_error`, for outputs that are normal with the covariance of
+    `lp.prompt_uncertainty`. `compression_error` over "size" is that of `lp.compress` by the best of
+    three methods: `compression_method` is chosen on every other held-out query, and the rest of
+    them measure the error (NaN, with a warning, below 8 queries).
+    `compression_error_by_method` has all of them. `compression_atoms` and `compression_rank` (-1:
+    no Gaussian) are its sizes. The attributes of each variable say what it means.
 
     >>> import numpy as np
     >>> import largeprompt as lp
@@ -191,6 +200,13 @@ def probe(
             "recorded: record more queries",
             stacklevel=2,
         )
+    fewest = int(np.nanmin(arrays["queries"]))
+    if fewest < FEWEST_HELD_OUT:
+        warnings.warn(
+            f"errors of compressed prompts are NaN where {FEWEST_HELD_OUT} queries are needed, "
+            f"some of them held out, and {fewest} are recorded: record more queries",
+            stacklevel=2,
+        )
     wide = int(np.isnan(arrays["prompt_length"]).sum() - np.isnan(arrays["tokens"]).sum())
     if wide:
         warnings.warn(
@@ -225,8 +241,8 @@ def _store(
     arrays[name][place] = value
 
 
-class _Seen(NamedTuple):
-    """A head on one prompt in float64: scores already scaled."""
+class SeenHead(NamedTuple):
+    """A head on one prompt in float64: its scores are <k, z>, with queries already scaled."""
 
     keys: np.ndarray
     values: np.ndarray
@@ -235,13 +251,13 @@ class _Seen(NamedTuple):
     outputs: np.ndarray  # (q, v)
 
     @classmethod
-    def of(cls, keys: np.ndarray, values: np.ndarray, queries: np.ndarray) -> "_Seen":
-        weights = _softmax(queries @ keys.T)
+    def of(cls, keys: np.ndarray, values: np.ndarray, queries: np.ndarray) -> "SeenHead":
+        weights = softmax(queries @ keys.T)
         return cls(keys, values, queries, weights, weights @ values)
 
-    def prefix(self, length: int) -> "_Seen":
+    def prefix(self, length: int) -> "SeenHead":
         """The first tokens."""
-        return _Seen.of(self.keys[:length], self.values[:length], self.queries)
+        return SeenHead.of(self.keys[:length], self.values[:length], self.queries)
 
     def variance(self) -> float:
         """E|T - E T|^2."""
@@ -258,7 +274,7 @@ class _Seen(NamedTuple):
     def centred_deviation(self) -> float:
         """The same for steps from the mean query, tokens weighted as at the mean query."""
         mean = self.queries.mean(axis=0)
-        weights = _softmax(self.keys @ mean)
+        weights = softmax(self.keys @ mean)
         scores = (self.queries - mean) @ self.keys.T
         centres = scores @ weights
         return float(np.sqrt(np.mean(((scores - centres[:, None]) ** 2) @ weights)))
@@ -278,7 +294,8 @@ class _Seen(NamedTuple):
         return float(np.median(1 / np.sum(self.weights**2, axis=1)))
 
 
-def _softmax(scores: np.ndarray) -> np.ndarray:
+def softmax(scores: np.ndarray) -> np.ndarray:
+    """Softmax along the last axis."""
     terms = np.exp(scores - scores.max(axis=-1, keepdims=True))
     return terms / terms.sum(axis=-1, keepdims=True)
 
@@ -303,7 +320,7 @@ def _one_head(
             )
         )
     keys, values = (np.asarray(a, np.float64) for a in (prompt.keys, prompt.values))
-    seen = _Seen.of(keys, values, layer.scaling * queries.astype(np.float64))
+    seen = SeenHead.of(keys, values, layer.scaling * queries.astype(np.float64))
     variance, deviation = seen.variance(), seen.deviation()
     sigma = seen.score_deviation()
     phase = regime(sigma, float(prompt.n))
@@ -383,18 +400,43 @@ def _prompt_errors(recorded: RecordedHead, deviation: float, tolerance: float) -
     bars = prompt_uncertainty(head, prompt, queries[_some(len(queries), _BARS)])
     readings, counts = np.unique(bars.reading, return_counts=True)
     index = np.maximum(*map(np.asarray, (bars.weight_tail_index, bars.term_tail_index)))
-    squares = np.trace(np.asarray(bars.covariance), axis1=-2, axis2=-1)
+    covariance = np.asarray(bars.covariance, np.float64)
+    squares = np.trace(covariance, axis1=-2, axis2=-1)
+    low, high = error_interval(covariance)
     curve, needed = _exact_errors(recorded, tolerance * deviation)
     return {
         "tail_index": float(np.median(index)),
         "reading": str(readings[counts.argmax()]),
         "prompt_error": _relative(float(np.mean(squares)), deviation),
+        "prompt_error_low": _relative(float(np.mean(low)), deviation),
+        "prompt_error_high": _relative(float(np.mean(high)), deviation),
         "half_difference": _relative(
             float(np.mean(np.sum(np.asarray(bars.half_difference) ** 2, axis=-1))), deviation
         ),
         "prompt_length": needed,
         "predicted_error": [_relative(float(error), deviation) for error in curve],
     }
+
+
+def error_interval(covariance: np.ndarray, level: float = LEVEL) -> np.ndarray:
+    """Interval that contains |e|^2, e ~ N(0, C), with probability `level`, of shape (2, ...).
+
+    The upper end is the quantile of the shifted gamma law with the first three moments of |e|^2
+    (Pearson 1959), the lower end that of the gamma law with the first two, which lies below the
+    true one. Both are exact if the eigenvalues of C that are not 0 are equal. `covariance` has
+    shape (..., v, v).
+    """
+    square = covariance @ covariance
+    # sums of powers of the eigenvalues
+    first, second = (np.trace(power, axis1=-2, axis2=-1) for power in (covariance, square))
+    third = np.sum(square * covariance, axis=(-2, -1))
+    known = third > 0
+    second, third = np.where(known, second, 1.0), np.where(known, third, 1.0)
+    shape = first**2 / second / 2
+    low = second / np.where(known, first, 1.0) * 2 * gammaincinv(shape, (1 - level) / 2)
+    shape = second**3 / third**2 / 2
+    high = first + (2 * gammaincinv(shape, (1 + level) / 2) - 2 * shape) * third / second
+    return np.where(known, np.stack([low, high]), 0.0)
 
 
 def _exact_errors(recorded: RecordedHead, target: float) -> tuple[np.ndarray, float]:
@@ -417,19 +459,39 @@ def _exact_errors(recorded: RecordedHead, target: float) -> tuple[np.ndarray, fl
 
 
 def _compressions(recorded: RecordedHead, sizes: Sequence[int]) -> dict[str, Any]:
+    """Small measures by several methods; the best is chosen and measured on different queries."""
     head, prompt, queries = recorded
     token = prompt.dim * prompt.dtype.itemsize
-    found = [compress(prompt, queries, size=size * token, head=head) for size in sizes]
-    errors = [small.error for small in found if small.error is not None]
-    return {
-        "compression_error": [float(error.mean) for error in errors],
-        "compression_error_90": [float(error.percentile_90) for error in errors],
-        "compression_atoms": [small.n for small in found],
-        "compression_rank": [-1 if small.tail is None else small.tail.rank for small in found],
-    }
+    _, held_out = split_queries(len(queries))
+    choosing, measuring = held_out[::2], held_out[1::2]
+    problem = problem_of(prompt, queries, (), head)
+    rows: dict[str, list[Any]] = {f"compression_{name}": [] for name in _COMPRESSION_NAMES}
+    for size in sizes:
+        found = {
+            method: compress(prompt, queries, size=size * token, head=head, method=method)
+            for method in METHODS
+            if size > 1 or method != "attention matching"  # whose tokens have weights too
+        }
+        best, errors = METHODS[0], [math.nan, math.nan]
+        by_method = dict.fromkeys(METHODS, math.nan)
+        if len(held_out):
+            best = min(found, key=lambda one: float(problem.error(found[one], choosing, True).mean))
+            error = problem.error(found[best], measuring, True)
+            errors = [float(error.mean), float(error.percentile_90)]
+            by_method |= {
+                method: float(one.error.mean) for method, one in found.items() if one.error
+            }
+        tail = found[best].tail
+        row = (*errors, found[best].n, -1 if tail is None else tail.rank, best)
+        for name, value in zip(rows, (*row, list(by_method.values())), strict=True):
+            rows[name].append(value)
+    return dict(rows)
 
 
-def _prefixes(seen: _Seen, sinks: int, deviation: float, enough: bool) -> dict[str, Any]:
+_COMPRESSION_NAMES = ("error", "error_90", "atoms", "rank", "method", "error_by_method")
+
+
+def _prefixes(seen: SeenHead, sinks: int, deviation: float, enough: bool) -> dict[str, Any]:
     """Numbers of the same queries on the first tokens only."""
     rows: dict[str, list[float]] = {name: [] for name in _PREFIX_NAMES}
     for length in _prefix_lengths(len(seen.keys)):
@@ -458,7 +520,7 @@ def _prefix_lengths(n: int) -> list[int]:
     return np.geomspace(min(_SHORTEST_PREFIX, n), n, _PREFIXES).round().astype(int).tolist()
 
 
-def _pictures(seen: _Seen, enough: bool) -> dict[str, Any]:
+def _pictures(seen: SeenHead, enough: bool) -> dict[str, Any]:
     """What a page draws of one head: scores, weights, and the best affine map."""
     scores = (seen.queries @ seen.keys.T).ravel()
     counts, edges = np.histogram(scores, _BINS)
@@ -475,7 +537,7 @@ def _pictures(seen: _Seen, enough: bool) -> dict[str, Any]:
     }
 
 
-def _affine_picture(seen: _Seen, enough: bool) -> dict[str, Any]:
+def _affine_picture(seen: SeenHead, enough: bool) -> dict[str, Any]:
     """Singular values of the best slope, and held-out outputs along their main axis."""
     values, pairs = np.full(_RANKS, np.nan), np.full((2, _POINTS), np.nan)
     if enough:
@@ -495,7 +557,8 @@ def _affine_picture(seen: _Seen, enough: bool) -> dict[str, Any]:
 _DIMENSIONS = {
     "residual": ("map",),
     "predicted_error": ("length",),
-    **{f"compression_{name}": ("size",) for name in ("error", "error_90", "atoms", "rank")},
+    **{f"compression_{name}": ("size",) for name in _COMPRESSION_NAMES},
+    "compression_error_by_method": ("size", "method"),
     **{name: ("prefix",) for name in _PREFIX_NAMES},
     "score_histogram": ("score_bin",),
     "score_range": ("end",),
@@ -513,10 +576,15 @@ _OTHER_MEANINGS = {
     "reading": "What the tail index says at most queries (lp.prompt_uncertainty).",
     "variance_share": "E|T - E T|^2 / E|T - mean value|^2 over queries.",
     "residual": "Residual of three affine maps, on held-out queries.",
+    "prompt_error_low": "2.5% quantile of the squared error of this prompt, averaged over queries.",
+    "prompt_error_high": "97.5% quantile of it.",
     "half_difference": "Squared difference of the outputs of half of the tokens and of all.",
     "predicted_error": "Exact error of prompts of tokens drawn from the recorded ones.",
     "compression_error_90": "90th percentile over held-out queries.",
-    "compression_atoms": "Kept tokens.",
+    "compression_error_by_method": "Mean error on all held-out queries, for every method.",
+    "compression_method": "Method of lp.compress with the lowest error on every other held-out "
+    "query, of those in the coordinate `method`.",
+    "compression_atoms": "Tokens of the chosen measure.",
     "compression_rank": "Rank of the Gaussian for the others; -1 without one.",
     "prefix_error": "Error of the output of a prefix against that of all tokens.",
     "prefix_residual": "Residual of the best affine map on a prefix.",
@@ -544,6 +612,7 @@ def _dataset(
     coordinates = {
         **{name: np.arange(size) for name, size in zip(outer, _outer_shape(arrays), strict=True)},
         "map": list(MAPS),
+        "method": list(METHODS),
         "size": list(settings.sizes),
         "length": _LENGTHS,
     }
@@ -552,6 +621,7 @@ def _dataset(
         "code": code_version(),
         "model": recording.model,
         "texts": json.dumps(list(recording.texts)),
+        "missing_layers": recording.missing_layers,
         "tolerance": settings.tolerance,
         "sinks": settings.sinks,
         "components": settings.components,

@@ -126,6 +126,12 @@ class Recording(eqx.Module):
     model: str
     prompts: tuple[tuple[RecordedLayer, ...], ...]
     texts: tuple[str, ...] = ()  # one name for each prompt
+    depth: int | None = None  # layers of the model; hybrid ones have some without attention
+
+    @property
+    def missing_layers(self) -> int:
+        """How many layers of the model have no attention that was recorded."""
+        return max(0, (self.depth or 0) - len(self.layers))
 
     @property
     def layers(self) -> tuple[RecordedLayer, ...]:
@@ -135,6 +141,8 @@ class Recording(eqx.Module):
     def __str__(self) -> str:
         """Sizes of each prompt and layer, and the error of recomputed attention."""
         lines = [f"Recording of {self.model}"]
+        if self.missing_layers:
+            lines[0] += f": {len(self.layers)} of {self.depth} layers, the others have no attention"
         for p, layers in enumerate(self.prompts):
             text = self.texts[p] if p < len(self.texts) else ""
             lines.append(f"prompt {p}: {text}" if text else f"prompt {p}")
@@ -163,6 +171,8 @@ class Recording(eqx.Module):
             "model": np.array(self.model),
             "texts": np.array(self.texts or [""] * len(self.prompts)),
         }
+        if self.depth is not None:
+            arrays["depth"] = np.array(self.depth)
         for p, layers in enumerate(self.prompts):
             for number, layer in enumerate(layers):
                 for name in ("queries", "keys", "values", "output_matrix"):
@@ -183,21 +193,24 @@ class Recording(eqx.Module):
         except FileNotFoundError:
             raise
         except Exception as error:
+            raise _not_a_recording(path, str(error)) from error
+        found = arrays.get("format")
+        if found is None or found.ndim or found.dtype.kind not in "iu" or found != _FORMAT:
+            other = "another kind of file" if found is None else " ".join(str(found).split())
             raise ValueError(
                 _checks.message(
-                    "a recording must be a file written by Recording.save",
-                    f"{path!s} ({error})",
-                    "record the model again",
-                )
-            ) from error
-        if "format" not in arrays or int(arrays["format"]) != _FORMAT:
-            raise ValueError(
-                _checks.message(
-                    f"a recording must have format {_FORMAT}",
-                    str(arrays.get("format", "another kind of file")),
-                    "record the model again",
+                    f"a recording must have format {_FORMAT}", other, "record the model again"
                 )
             )
+        try:
+            return cls._of(arrays)
+        except (KeyError, IndexError, TypeError, ValueError) as error:
+            reason = f"{type(error).__name__}: {error}".partition("\n")[0]
+            raise _not_a_recording(path, reason) from error
+
+    @classmethod
+    def _of(cls, arrays: dict[str, np.ndarray]) -> "Recording":
+        """From the arrays of a file."""
         numbers = sorted({tuple(map(int, name.split("/")[:2])) for name in arrays if "/" in name})
         prompts: list[list[RecordedLayer]] = [[] for _ in range(numbers[-1][0] + 1)]
         for p, number in numbers:
@@ -220,5 +233,18 @@ class Recording(eqx.Module):
                 )
             )
         return cls(
-            str(arrays["model"]), tuple(map(tuple, prompts)), tuple(map(str, arrays["texts"]))
+            str(arrays["model"]),
+            tuple(map(tuple, prompts)),
+            tuple(map(str, arrays["texts"])),
+            int(arrays["depth"]) if "depth" in arrays else None,
         )
+
+
+def _not_a_recording(path: str | Path, reason: str) -> ValueError:
+    return ValueError(
+        _checks.message(
+            "a recording must be a file written by Recording.save",
+            f"{path!s} ({reason})",
+            "record the model again",
+        )
+    )

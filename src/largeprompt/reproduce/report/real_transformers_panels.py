@@ -3,20 +3,17 @@
 import numpy as np
 import xarray as xr
 
+from ..studies.real_transformers import MODELS
 from .panels import Panel, Series
 
-_MODELS = {
-    "tabpfn": "TabPFN, in-context learner",
-    "smollm2": "SmolLM2, decoder",
-    "minilm": "MiniLM, encoder",
-}
+_KINDS = {"tabpfn": "in-context learner", "smollm2": "decoder", "minilm": "encoder"}
 _MAPS = {"best": "best affine map", "mean query": "Lemma 2.1, tilted", "origin": "Lemma 2.1"}
 _MEASURES = {"gaussian tail": "kept tokens and Gaussian tail", "most attended": "most attended"}
 
 
 def real_transformers_panels(data: xr.Dataset) -> list[Panel]:
     """Residuals against layers for each model, then error against size for the decoder."""
-    residuals = [_residuals(data, name, title) for name, title in _MODELS.items()]
+    residuals = [_residuals(data, name, f"{MODELS[name]}, {_KINDS[name]}") for name in MODELS]
     return [*residuals, _small_measures(data)]
 
 

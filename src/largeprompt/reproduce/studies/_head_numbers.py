@@ -12,9 +12,9 @@ import numpy as np
 from ...compression import compress, linearise
 from ...measures import Gaussian, KeyValues
 from ...models import RecordedHead, RecordedLayer
+from ...models.probing import MAPS, SeenHead, softmax
 from ...prompts import output_error
 
-MAPS = ("best", "mean query", "origin")
 MEASURES = ("gaussian tail", "most attended")
 _FEW = 64  # queries at which sampled Gaussian tokens are compared with their exact error
 _DRAWS = 2  # prompts of Gaussian tokens
@@ -27,17 +27,12 @@ def averaging(recorded: RecordedHead) -> Numbers:
 
     The centred deviation is that of <k, z - mean query> over tokens as weighted at the mean query.
     """
-    keys, _, queries = _arrays(recorded)
-    weights = _softmax(queries @ keys.T)
-    mean = queries.mean(axis=0)
-    at_mean = _softmax(keys @ mean)
-    steps = (queries - mean) @ keys.T
-    centred = (steps**2) @ at_mean - (steps @ at_mean) ** 2
+    seen = SeenHead.of(*_arrays(recorded))
     return {
         "residual": [float(linearise(*recorded, at).residual.value) for at in MAPS],
-        "effective_share": float(np.median(1 / np.sum(weights**2, axis=1)) / len(keys)),
-        "score_deviation": float(np.sqrt(np.mean(np.var(queries @ keys.T, axis=1)))),
-        "centred_deviation": float(np.sqrt(np.mean(centred))),
+        "effective_share": seen.effective_tokens() / len(seen.keys),
+        "score_deviation": seen.score_deviation(),
+        "centred_deviation": seen.centred_deviation(),
     }
 
 
@@ -47,7 +42,7 @@ def shuffled_values(recorded: RecordedHead, rng: np.random.Generator) -> Numbers
     If values are permuted at random that mean is tr(Cov v) (n sum_i p_i^2 - 1) / (n - 1), exactly.
     """
     keys, values, queries = _arrays(recorded)
-    weights, n = _softmax(queries @ keys.T), len(keys)
+    weights, n = softmax(queries @ keys.T), len(keys)
     values = values - values.mean(axis=0)
     spread = np.mean(np.sum(values**2, axis=1))
     expected = spread * np.mean(n * np.sum(weights**2, axis=1) - 1) / (n - 1)
@@ -82,7 +77,7 @@ def gaussian_tokens(recorded: RecordedHead, rng: np.random.Generator) -> Numbers
     squares, drawn = [], tokens
     for _ in range(_DRAWS):
         drawn = mean + rng.normal(size=(n, n)) @ gaps
-        outputs = _softmax(few @ drawn[:, :k].T) @ drawn[:, k:]
+        outputs = softmax(few @ drawn[:, :k].T) @ drawn[:, k:]
         squares.append(np.sum((outputs - by_lemma) ** 2, axis=1))
     sampled = KeyValues(drawn[:, :k].astype(np.float32), drawn[:, k:].astype(np.float32))
     literal = [
@@ -133,8 +128,3 @@ def _arrays(recorded: RecordedHead) -> tuple[np.ndarray, np.ndarray, np.ndarray]
 def _scale(recorded: RecordedHead) -> float:
     """Factor of the scores <k, z>, the entry of a key-value head's matrix."""
     return float(recorded.head.U[0, 0])
-
-
-def _softmax(scores: np.ndarray) -> np.ndarray:
-    terms = np.exp(scores - scores.max(axis=-1, keepdims=True))
-    return terms / terms.sum(axis=-1, keepdims=True)

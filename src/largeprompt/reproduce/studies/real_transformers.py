@@ -16,6 +16,7 @@ from scipy.stats import rankdata, t
 
 from ..._extras import require
 from ...models import RecordedHead, Recording, TabPFN, load_pretrained, record, weights_path
+from ...models.probing import MAPS
 from . import _head_numbers as head_numbers
 from . import _texts as frozen
 from .mutants import plus, times
@@ -163,7 +164,7 @@ def _of_heads(
             f"{name}_{key}": (outer + _INNER.get(key, ()), np.stack([one[key] for one in found]))
             for key in found[0]
         },
-        {"map": list(head_numbers.MAPS)},
+        {"map": list(MAPS)},
     )
 
 
@@ -236,7 +237,7 @@ def examine(data: xr.Dataset) -> list[Check]:
 def _learner_claims(data: xr.Dataset) -> list[Check]:
     later = data.tabpfn_residual.isel(tabpfn_layer=slice(1, None))
     first = data.tabpfn_residual.isel(tabpfn_layer=[0])
-    best, tilted, literal = (over_heads(later.sel(map=at), "tabpfn") for at in head_numbers.MAPS)
+    best, tilted, literal = (over_heads(later.sel(map=at), "tabpfn") for at in MAPS)
     pairing = data.tabpfn_paired_deviation.isel(tabpfn_layer=slice(1, None))
     return [
         at_most("TabPFN, layers 1 and later: residual of the best affine map", _high(best), 0.01),
