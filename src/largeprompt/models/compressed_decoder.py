@@ -1,6 +1,6 @@
 """Decoders that read a compressed prompt: next-token loss and generation."""
 
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -19,6 +19,7 @@ from .rotary import Rotation, rotations
 from .token_ids import check_ids, on_host
 
 _FIRST, _LAST = 4, 28  # tokens that are kept by default: sinks, and the latest ones
+_RANK = 8  # of the Gaussian, beside a given number of kept tokens
 _AHEAD = 64  # positions; see docs/compressed_decoder.md
 
 
@@ -28,7 +29,7 @@ def compress_prompt(
     *,
     tokens: int | None = None,
     atoms: int | None = None,
-    rank: int | None = 8,
+    rank: int | Literal["auto"] | None = "auto",
     method: Any = "gaussian tail",
     first: int = _FIRST,
     last: int = _LAST,
@@ -48,7 +49,7 @@ def compress_prompt(
     - `recording`: `lp.models.record(model, prompt)`, whose last queries stand for later ones.
     - `tokens`: size of the compressed prompt in tokens of equal bytes, for each key-value head; its
       split between kept tokens and a Gaussian is that of the lowest held-out error. Or `atoms`, the
-      number of kept tokens, and `rank` of the Gaussian (None: no Gaussian).
+      number of kept tokens, and `rank` of the Gaussian (8 by default; None: no Gaussian).
     - `method`: as in `lp.compress`.
     - `first`, `last`: so many first and last tokens are always kept.
     - `ahead`: recorded queries are turned so many positions ahead if the model has rotary positions
@@ -125,7 +126,7 @@ def _compressed(
     queries: np.ndarray,
     tokens: int | None,
     atoms: int | None,
-    rank: int | None,
+    rank: int | Literal["auto"] | None,
     method: Any,
     keep: np.ndarray,
     key: KeyInput | None,
@@ -135,6 +136,7 @@ def _compressed(
     k, v = keys.shape[1], values.shape[1]
     if atoms is not None:
         atoms = min(atoms, layer.n)
+        rank = _RANK if rank == "auto" else rank
         rank = None if atoms == layer.n else rank
     return compress(
         KeyValues(keys, values),
