@@ -6,7 +6,9 @@ import pytest
 
 import largeprompt as lp
 from largeprompt._arrays import flattened
+from largeprompt.icl import many_head_risk
 from largeprompt.icl.flat_gradients import flat_value_and_gradient
+from largeprompt.prompts.gaussian_rule import radial_rule
 
 from ..oracles.many_heads import in_context_losses
 
@@ -69,12 +71,28 @@ def test_gradient_of_the_risk_of_several_heads(case):
         assert gradient @ move == pytest.approx((ahead - behind) / (2 * step), rel=1e-5, abs=1e-7)
 
 
-@pytest.mark.parametrize("L", [2, 10, 1000])
-def test_risk_of_equal_heads_is_that_of_one(L):
+# one table of parallel scores serves all dimensions: the larger its range, the fewer lengths
+@pytest.mark.parametrize(("a", "L"), [(0.4, 2), (0.4, 1000), (0.8, 10), (1.3, 10)])
+def test_risk_of_equal_heads_is_that_of_one(a, L):
     """(A, b/3) and (A, 2b/3) predict what (A, b) does; its risk is in closed form."""
-    A = 0.4 * EYE
-    one = float(TASK.risk(lp.BlockParams(A, 0.9), L).value)
-    assert float(TASK.risk(_params([(A, 0.3), (A, 0.6)]), L).value) == pytest.approx(one, rel=1e-8)
+    for d in (1, 2, 5):
+        task, A = lp.LinearRegression(np.eye(d), np.eye(d) / d, 0.1), a * np.eye(d)
+        one = task.risk(lp.BlockParams(A, 0.9), L)
+        found = task.risk(_params([(A, 0.3), (A, 0.6)]), L)
+        assert abs(float(found.value - one.value)) <= float(found.error)
+        assert float(found.error) < 3e-7 * float(found.value)
+
+
+def test_risk_error_sees_a_coarse_rule_of_radii(monkeypatch):
+    """The first two rules stand in for finer ones: the error is their distance."""
+    rule, A = many_head_risk.isotropic_rule, 0.9 * np.eye(1)
+    task = lp.LinearRegression(np.eye(1), np.eye(1), 0.1)
+    fewer = {level: radial_rule(1, 4 + 2 * level) for level in (1, 2)}
+    one = float(task.risk(lp.BlockParams(A, 0.9), 10).value)
+    assert rule(1, 1)[0].size < rule(1, 2)[0].size
+    monkeypatch.setattr(many_head_risk, "isotropic_rule", lambda d, level: fewer[level])
+    found = task.risk(_params([(A, 0.3), (A, 0.6)]), 10)
+    assert 1e-7 < abs(float(found.value) - one) < float(found.error)
 
 
 def test_risk_of_several_heads_without_prompt_noise():
