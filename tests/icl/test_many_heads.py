@@ -236,3 +236,15 @@ def test_descend_of_two_heads_by_exact_in_32_bit_mode(mode_32):
     assert run.finished
     np.testing.assert_allclose(flattened(run.final), flattened(again.final), rtol=1e-12)
     assert np.all(flattened(run.final) != flattened(run.final).astype(np.float32))
+
+
+@pytest.mark.slow
+def test_minimiser_says_where_the_exact_risk_ends(monkeypatch):
+    """With tables that are too small for the best pair; the gradient does not vanish there."""
+    task = lp.LinearRegression(np.eye(2), np.eye(2) / 2, 0.1)
+    monkeypatch.setattr(many_head_risk, "_LARGEST_ISOTROPIC", 2.0)
+    with pytest.warns(UserWarning, match="larger scores than the exact risk allows"):
+        found = task.minimiser(10, heads=2)
+    assert found.at_limit
+    assert found.gradient_norm > 1e-6
+    assert not task.minimiser(1000, heads=2).at_limit

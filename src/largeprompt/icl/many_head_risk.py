@@ -85,11 +85,23 @@ class ManyHeadRisk(eqx.Module):
         Multiples of the identity for an isotropic task, matrices with the eigenvectors of all
         covariances if they share them; None for other tasks or other heads.
         """
+        basis = self.basis(*A)
+        return None if len(basis) == A[0].size > 1 else _linear(basis, len(A))
+
+    def basis(self, *A: np.ndarray) -> np.ndarray:
+        """A basis of the matrices that share what the task and these matrices have.
+
+        The identity if all are multiples of it, projections on the axes if all share their
+        eigenvectors, all matrices otherwise.
+        """
         Sig, B, S, _ = to_numpy(self.problem)
+        d = len(Sig)
         if all(scalar_of(matrix) is not None for matrix in (Sig, B, S, *A)):
-            return _linear(np.eye(len(Sig))[None], len(A))
+            return np.eye(d)[None]
         axes = shared_axes(Sig, B, S, *A)
-        return None if axes is None else _linear(np.einsum("ia,ja->aij", axes, axes), len(A))
+        if axes is None:
+            return np.eye(d * d).reshape(d * d, d, d)
+        return np.einsum("ia,ja->aij", axes, axes)
 
     def value_and_gradient(
         self, A: np.ndarray, b: np.ndarray
