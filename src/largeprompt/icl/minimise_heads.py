@@ -31,7 +31,7 @@ _STEPS = 200
 # descent that is further above is given up. Large scores need large tables.
 _STAGES = ((5, 2.0), (_STEPS, 1.05))
 _ROUNDING = 1e-12  # of a risk
-_FURTHER, _FLAT = 1.05, 1e-7  # factor of A_h, and slope, that tell whether a descent was stopped
+_FURTHER, _FLAT = 1.25, 1e-6  # factor of A_h, and gradient, that tell if a descent was stopped
 
 
 class _Valley(NamedTuple):
@@ -80,7 +80,7 @@ def minimise_heads(
         objective = ManyHeadRisk(task.problem(), L)
         found = _best(objective, objective.basis(), b * A, b, heads)
         risk, *gradient = objective.value_and_gradient(*found)
-        at_limit = _is_at_limit(objective, *found, gradient[0])
+        at_limit = _is_at_limit(objective, *found, gradient)
     if at_limit:
         warnings.warn(
             f"The best {heads} heads at L = {L:g} have larger scores than the exact risk allows: "
@@ -92,15 +92,11 @@ def minimise_heads(
     return _params(*found), *to_jax((np.asarray(risk), np.asarray(norm))), at_limit
 
 
-def _is_at_limit(risk: ManyHeadRisk, A: np.ndarray, b: np.ndarray, by_A: np.ndarray) -> bool:
-    """Whether the risk falls along a larger A_h and is not known a little further on."""
-    for h in range(len(b)):
-        further = A.copy()
-        further[h] *= _FURTHER
-        slope = float(np.sum(by_A[h] * A[h]))
-        if slope < -_FLAT and not math.isfinite(risk.value_and_gradient(further, b)[0]):
-            return True
-    return False
+def _is_at_limit(risk: ManyHeadRisk, A: np.ndarray, b: np.ndarray, gradient: list) -> bool:
+    """Whether the gradient does not vanish and the risk is not known at somewhat larger A_h."""
+    flat = all(np.linalg.norm(part) <= _FLAT for part in gradient)
+    further = A * (1 + (_FURTHER - 1) * np.eye(len(A))[..., None, None])
+    return not flat and not all(math.isfinite(risk.value_and_gradient(a, b)[0]) for a in further)
 
 
 def _params(A: np.ndarray, b: np.ndarray) -> MultiHeadParams:
