@@ -40,8 +40,8 @@ def concentration_curve(
     where points are random) and `local_slope` = d ln value / d ln L (from neighbouring lengths
     where values are sampled; NaN where there is none: at infinity, or for a single sampled
     length). For Gaussian tokens also `upper_bound`, the average of
-    $e^{u'Gu} (tr VGV' + |VGu|^2) / L$ over queries (infinite if kappa >= 1/2, `explicit_bound`), and
-    for one head `lower_bound`, sharp too if kappa < 1/6, and 0 otherwise.
+    $e^{u'Gu} (tr VGV' + |VGu|^2) / L$ over queries (infinite if kappa >= 1/2, `explicit_bound`),
+    and for one head `lower_bound`, sharp too if kappa < 1/6, and 0 otherwise.
     Its attributes record the configuration and, for Gaussian tokens and queries, kappa and the
     exponents of the rate L^-sharp_exponent (ln L)^log_exponent; `to_netcdf` keeps all of it.
 

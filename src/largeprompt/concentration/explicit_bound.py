@@ -36,7 +36,6 @@ their bounds; errors of dT/dV add up.
 """
 
 import math
-from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -77,7 +76,7 @@ def explicit_bound(
         V, copies = np.eye(len(G)), len(V)
     score, read, trace = U.T @ G @ U, V @ G @ U, np.trace(V @ G @ V.T)
     square = read.T @ read
-    average: Callable[[int, float], float]  # of e^{power s} (constant + |VGu|^2)
+    # `average` is E[e^{power s} (constant + |VGu|^2)]
     if queries is not None:
 
         def average(power: int, constant: float) -> float:

@@ -30,6 +30,7 @@ from .._arrays import to_numpy
 from .._float64 import by_host, is_traced
 from ..participation import pair_table, range_for, table_error
 from ..prompts.gaussian_rule import gaussian_rule, isotropic_rule
+from ..prompts.many_heads import correlation_of
 from ..prompts.methods import Estimate, Exact
 from ._exact_risk import Problem, label_size
 from .coordinates import Coordinates
@@ -208,7 +209,7 @@ def _averages(
         for k in range(h, H):
             # small scores, with large b, need the accuracy of a table of small range
             table = pair_table(L, max(ranges[h], ranges[k]), isotropic)
-            rho = np.ones_like(w) if h == k else _correlation(S[h, k], sigma[h], sigma[k])
+            rho = np.ones_like(w) if h == k else correlation_of(S[h, k], sigma[h], sigma[k])
             c, alpha, beta, delta, both = table.values(sigma[h], sigma[k], rho)
             slope = table.slopes(sigma[h], sigma[k], rho)
             mixed = both + delta
@@ -285,12 +286,6 @@ def _needed(sigma: np.ndarray, w: np.ndarray) -> float:
     order = np.argsort(-sigma)
     rare = np.cumsum(np.abs(w)[order]) < _RARE
     return float(sigma[order][min(int(np.sum(rare)), len(w) - 1)])
-
-
-def _correlation(shared: np.ndarray, first: np.ndarray, second: np.ndarray) -> np.ndarray:
-    product = first * second
-    ratio = np.where(product > 0, shared / np.where(product > 0, product, 1.0), 0.0)
-    return np.clip(ratio, -1.0, 1.0)
 
 
 def _linear(basis: np.ndarray, heads: int) -> Coordinates:
