@@ -174,7 +174,7 @@ def examine(data: xr.Dataset) -> list[Check]:
         at_most(
             "best two heads at the largest scores of the exact risk",
             data.at_limit.sel(heads=2).sum(),
-            0,
+            0.0,
             "accuracy",
         ),
         *near_simulation("risk of the best two heads", exact, data),
