@@ -290,3 +290,16 @@ def measures(name: str, parts: Any, kind: type) -> tuple:
             )
         )
     return parts
+
+
+def instances(values: Any, kind: type, rule: str, fix: str) -> tuple:
+    """Validate one object of a class, or a non-empty sequence of them; return a tuple."""
+    if isinstance(values, kind):
+        return (values,)
+    try:
+        found = tuple(values)
+    except TypeError as error:
+        raise ValueError(message(rule, type(values).__name__, fix)) from error
+    if not found or not all(isinstance(value, kind) for value in found):
+        raise ValueError(message(rule, f"{[type(value).__name__ for value in found]}", fix))
+    return found

@@ -45,7 +45,10 @@ def test_upper_bound_at_one_query_holds_and_is_sharp(seed, quantity):
     ratio = curve.upper_bound.values / curve.value.values
     assert np.all(ratio >= 1)
     assert ratio[-1] == pytest.approx(1, abs=1e-6)
-    # the lower side, at the same query
+    lower = curve.lower_bound.values / curve.value.values
+    assert np.all((lower >= 0) & (lower <= 1 + 1e-12))
+    assert lower[-1] == pytest.approx(1, abs=1e-6)
+    # the other lower side, at the same query
     if quantity.label == "output":
         G, u = np.asarray(mu.covariance), np.asarray(head.U) @ z
         V, g = np.asarray(head.V), G @ u
@@ -67,6 +70,39 @@ def test_upper_bound_over_gaussian_queries_against_a_product_rule():
         dense = lp.concentration_curve(head, mu, points, [10.0])
         assert float(curve.upper_bound[2]) == pytest.approx(float(dense.upper_bound[0]), rel=1e-9)
         assert np.all(curve.value <= curve.upper_bound)
+
+
+def test_lower_bound_proof_of_p2_and_p3():
+    """Y_2 Y_3 <= Y_4; d P_3 / ds by differences; both bounds beside exact moments."""
+    p = np.random.default_rng(0).dirichlet(np.full(7, 0.2), size=1000)
+    y2, y3, y4 = ((p**k).sum(1) for k in (2, 3, 4))
+    assert np.all(y2 * y3 <= y4 * (1 + 1e-12))
+    for s in (0.05, 0.5, 2.0, 6.0):
+        for L in (1.0, 3.0, 50.0, 1e6):
+            moments = lp.participation(np.sqrt(s), L)
+            lower = np.exp(s) / L - 2 * (np.exp(3 * s) - np.exp(s)) / L**2
+            assert lower <= float(moments.p2) * (1 + 1e-10)
+            assert float(moments.p3) <= np.exp(3 * s) / L**2
+            step = 1e-4 * s
+            ends = [float(lp.participation(np.sqrt(s + c * step), L).p3) for c in (1, -1)]
+            more = [lp.participation_moment(k, np.sqrt(s), L) for k in ((4,), (2, 3))]
+            slope = 3 * float(moments.p3) - 9 * float(more[0]) + 6 * float(more[1])
+            assert (ends[0] - ends[1]) / (2 * step) == pytest.approx(slope, rel=1e-5, abs=1e-9)
+
+
+def test_lower_bound_over_gaussian_queries():
+    """Averages of the formula over Gauss-Hermite points; 0 from kappa = 1/6 on."""
+    mu, L = lp.Gaussian([0.0], [[1.0]]), 1e4
+    nodes, weights = np.polynomial.hermite_e.hermegauss(80)
+    for kappa in (0.05, 0.1):
+        s = kappa * nodes**2
+        p2 = np.exp(s) / L - 2 * (np.exp(3 * s) - np.exp(s)) / L**2
+        expected = weights @ ((1 + s) * p2 - 6 * s * np.exp(3 * s) / L**2) / weights.sum()
+        curve = lp.concentration_curve(lp.Head(U=[[np.sqrt(kappa)]], V=[[1.0]]), mu, mu, [L])
+        assert float(curve.lower_bound[0]) == pytest.approx(expected, rel=1e-9)
+        assert 0.99 * curve.value[0] < curve.lower_bound[0] <= curve.value[0]
+    wide = lp.concentration_curve(lp.Head(U=[[0.5]], V=[[1.0]]), mu, mu, [L, np.inf])
+    assert np.all(wide.lower_bound == 0)
 
 
 def test_upper_bound_is_infinite_from_kappa_one_half_on():

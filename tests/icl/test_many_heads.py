@@ -6,7 +6,9 @@ import pytest
 
 import largeprompt as lp
 from largeprompt._arrays import flattened
+from largeprompt.icl import many_head_risk
 from largeprompt.icl.flat_gradients import flat_value_and_gradient
+from largeprompt.prompts.gaussian_rule import radial_rule
 
 from ..oracles.many_heads import in_context_losses
 
@@ -69,12 +71,28 @@ def test_gradient_of_the_risk_of_several_heads(case):
         assert gradient @ move == pytest.approx((ahead - behind) / (2 * step), rel=1e-5, abs=1e-7)
 
 
-@pytest.mark.parametrize("L", [2, 10, 1000])
-def test_risk_of_equal_heads_is_that_of_one(L):
+# one table of parallel scores serves all dimensions: the larger its range, the fewer lengths
+@pytest.mark.parametrize(("a", "L"), [(0.4, 2), (0.4, 1000), (0.8, 10), (1.3, 10)])
+def test_risk_of_equal_heads_is_that_of_one(a, L):
     """(A, b/3) and (A, 2b/3) predict what (A, b) does; its risk is in closed form."""
-    A = 0.4 * EYE
-    one = float(TASK.risk(lp.BlockParams(A, 0.9), L).value)
-    assert float(TASK.risk(_params([(A, 0.3), (A, 0.6)]), L).value) == pytest.approx(one, rel=1e-8)
+    for d in (1, 2, 5):
+        task, A = lp.LinearRegression(np.eye(d), np.eye(d) / d, 0.1), a * np.eye(d)
+        one = task.risk(lp.BlockParams(A, 0.9), L)
+        found = task.risk(_params([(A, 0.3), (A, 0.6)]), L)
+        assert abs(float(found.value - one.value)) <= float(found.error)
+        assert float(found.error) < 3e-7 * float(found.value)
+
+
+def test_risk_error_sees_a_coarse_rule_of_radii(monkeypatch):
+    """The first two rules stand in for finer ones: the error is their distance."""
+    rule, A = many_head_risk.isotropic_rule, 0.9 * np.eye(1)
+    task = lp.LinearRegression(np.eye(1), np.eye(1), 0.1)
+    fewer = {level: radial_rule(1, 4 + 2 * level) for level in (1, 2)}
+    one = float(task.risk(lp.BlockParams(A, 0.9), 10).value)
+    assert rule(1, 1)[0].size < rule(1, 2)[0].size
+    monkeypatch.setattr(many_head_risk, "isotropic_rule", lambda d, level: fewer[level])
+    found = task.risk(_params([(A, 0.3), (A, 0.6)]), 10)
+    assert 1e-7 < abs(float(found.value) - one) < float(found.error)
 
 
 def test_risk_of_several_heads_without_prompt_noise():
@@ -120,12 +138,34 @@ def test_minimiser_of_two_heads_is_an_opposite_pair():
     )
 
 
+def _descent(task, y):
+    """Minus the gradient in (a_h, b_h), in the metric of A_h = a_h I, by central differences."""
+
+    def risk(y):
+        heads = [(a * np.eye(2), b) for a, b in y.reshape(-1, 2)]
+        A, b = np.stack([A for A, _ in heads]), np.array([b for _, b in heads])
+        return many_head_risk.ManyHeadRisk(task.problem(), 1000.0).value_and_gradient(A, b)[0]
+
+    moves = 1e-4 * np.eye(len(y))
+    slopes = np.array([(risk(y + move) - risk(y - move)) / 2e-4 for move in moves])
+    return -slopes / np.array([2.0, 1.0] * (len(y) // 2))
+
+
 @pytest.mark.slow
 def test_gradient_flow_of_two_heads():
     start = _params([(0.1 * np.eye(2), 1.0), (-0.08 * np.eye(2), -1.2)])
     task = lp.LinearRegression(np.eye(2), np.eye(2) / 2, 0.1)
     run = lp.gradient_flow(task, start, 1000, t1=3.0)
-    assert run.risk[-1] < 0.5 * run.risk[0]
+    # the classical fourth-order rule in (a_h, b_h), A_h = a_h I, by differences of the risk
+    y, steps = np.array([0.1, 1.0, -0.08, -1.2]), 15
+    for _ in range(steps):
+        h = 3.0 / steps
+        k1 = _descent(task, y)
+        k2 = _descent(task, y + h / 2 * k1)
+        k3 = _descent(task, y + h / 2 * k2)
+        y = y + h / 6 * (k1 + 2 * k2 + 2 * k3 + _descent(task, y + h * k3))
+    found = [(float(head.A[0, 0]), float(head.b)) for head in run.final.heads]
+    np.testing.assert_allclose(np.ravel(found), y, rtol=1e-4)
     assert float(task.risk(run.final, 1000).value) == pytest.approx(run.risk[-1], rel=1e-9)
 
 
@@ -218,3 +258,15 @@ def test_descend_of_two_heads_by_exact_in_32_bit_mode(mode_32):
     assert run.finished
     np.testing.assert_allclose(flattened(run.final), flattened(again.final), rtol=1e-12)
     assert np.all(flattened(run.final) != flattened(run.final).astype(np.float32))
+
+
+@pytest.mark.slow
+def test_minimiser_says_where_the_exact_risk_ends(monkeypatch):
+    """With tables that are too small for the best pair; the gradient does not vanish there."""
+    task = lp.LinearRegression(np.eye(2), np.eye(2) / 2, 0.1)
+    monkeypatch.setattr(many_head_risk, "_LARGEST_ISOTROPIC", 2.0)
+    with pytest.warns(UserWarning, match="larger scores than the exact risk allows"):
+        found = task.minimiser(10, heads=2)
+    assert found.at_limit
+    assert found.gradient_norm > 1e-6
+    assert not task.minimiser(1000, heads=2).at_limit

@@ -56,6 +56,7 @@ MISTAKES = {
         "push samples instead",
     ),
     "no heads": (lambda: lp.MultiHead([]), "heads must be a non-empty sequence of heads"),
+    "heads that are None": (lambda: lp.MultiHead(None), "heads must be a non-empty sequence"),
     "heads of different dimensions": (
         lambda: lp.MultiHead([HEAD, lp.Head(U=np.eye(3), V=np.eye(3))]),
         "must all have U and V of the same shape",

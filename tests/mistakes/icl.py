@@ -144,6 +144,10 @@ MISTAKES = {
         lambda: lp.MultiHeadParams([]),
         "heads must be a non-empty sequence of parameters",
     ),
+    "heads of parameters that are None": (
+        lambda: lp.MultiHeadParams(None),
+        "heads must be a non-empty sequence of parameters",
+    ),
     "parameters of different dimensions": (
         lambda: lp.MultiHeadParams([START, lp.BlockParams(np.eye(3), 1.0)]),
         "heads must act on tokens of one dimension",

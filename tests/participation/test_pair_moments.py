@@ -216,6 +216,7 @@ def test_pair_moments_derivatives_at_parallel_scores():
     ("args", "text"),
     [
         ((1.0, 1.0, 1.1, 10.0), "rho must be a correlation, from -1 to 1"),
+        ((1.0, 1.0, 1.0000001, 10.0), "received 1.0000001"),
         ((1.0, 1.0, np.nan, 10.0), "rho must be a correlation, from -1 to 1"),
         ((1.0, 13.0, 0.5, 10.0), "at most 12"),
         ((-1.0, 1.0, 0.5, 10.0), "sigma must be finite and >= 0"),

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 import largeprompt as lp
-from largeprompt.participation import pair_table
+from largeprompt._arrays import to_numpy
+from largeprompt.participation import pair_table, table_error
 from largeprompt.prompts.gaussian_rule import gaussian_rule
 
 from ..oracles.many_heads import prompts, softmax_outputs
@@ -147,15 +148,21 @@ def test_multi_head_over_laws_of_queries():
     assert float(curve.value[0]) == pytest.approx(np.mean(each), rel=1e-9)
 
 
-@pytest.mark.parametrize(("L", "largest", "parallel"), [(10.0, 1.0, True), (1e5, 0.5, False)])
+@pytest.mark.parametrize(
+    ("L", "largest", "parallel"),
+    [(10.0, 1.0, True), (1e5, 4.0, True), (1e5, 0.5, False), (10.0, 1.0, False)],
+)
 def test_pair_table_against_pair_moments(L, largest, parallel):
-    """Deviations and correlations between the nodes, and the theorem of Price."""
+    """Deviations and correlations between the nodes, and the theorem of Price.
+
+    The error of a table is measured at other pairs.
+    """
     rng = np.random.default_rng(0)
-    sigma_a, sigma_b = largest * rng.uniform(size=(2, 3))
-    rho = rng.choice([-1.0, 1.0], 3) if parallel else rng.uniform(-1, 1, 3)
+    sigma_a, sigma_b = largest * rng.uniform(size=(2, 12))
+    rho = rng.choice([-1.0, 1.0], 12) if parallel else rng.uniform(-1, 1, 12)
     table = pair_table(L, largest, parallel)
     c, alpha, beta, delta, both = table.values(sigma_a, sigma_b, rho)
-    m = lp.pair_moments(sigma_a, sigma_b, rho, L)
+    m = to_numpy(lp.pair_moments(sigma_a, sigma_b, rho, L))
     expected = {
         "c": (c, m.c11),
         "alpha": (alpha, 2 * (m.a2c11 - m.c21)),
@@ -163,9 +170,10 @@ def test_pair_table_against_pair_moments(L, largest, parallel):
         "delta": (delta, m.c11 - m.c21 - m.c12 + m.c11_squared),
         "both": (both, m.a2b2),
     }
-    for name, (found, value) in expected.items():
-        scale = np.max(np.abs(value)) if name != "alpha" else float(np.max(m.a2c11))
-        np.testing.assert_allclose(found, value, rtol=1e-6, atol=1e-7 * scale, err_msg=name)
+    errors = table_error(L, largest, parallel)(sigma_a, sigma_b)
+    for (name, (found, value)), error in zip(expected.items(), errors, strict=True):
+        assert np.all(np.abs(found - value) <= error), name
+        assert np.all(error < 1e-5 * np.max(np.abs(m.c11))), name
     slopes = table.slopes(sigma_a, sigma_b, rho)
     if not parallel:
         np.testing.assert_allclose(slopes.ab[0], delta, rtol=1e-4)

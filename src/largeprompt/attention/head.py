@@ -176,15 +176,9 @@ class MultiHead(AbstractHead):
 
 def flat_heads(name: str, heads: Any) -> tuple[Head, ...]:
     """The single heads of a sequence, which must have V of one shape."""
-    heads = (heads,) if isinstance(heads, AbstractHead) else tuple(heads)
-    if not heads or not all(isinstance(head, AbstractHead) for head in heads):
-        raise ValueError(
-            _checks.message(
-                f"{name} must be a non-empty sequence of heads",
-                f"{[type(head).__name__ for head in heads]}",
-                "pass for example [lp.Head(U=U, V=V), lp.Head(U=-U, V=-V)]",
-            )
-        )
+    rule = f"{name} must be a non-empty sequence of heads"
+    fix = "pass for example [lp.Head(U=U, V=V), lp.Head(U=-U, V=-V)]"
+    heads = _checks.instances(heads, AbstractHead, rule, fix)
     flat = tuple(one for head in heads for one in head.heads)
     if len({(head.V.shape, head.U.shape) for head in flat}) > 1:
         raise ValueError(

@@ -40,7 +40,8 @@ def concentration_curve(
     where points are random) and `local_slope` = d ln value / d ln L (from neighbouring lengths
     where values are sampled; NaN where there is none: at infinity, or for a single sampled
     length). For Gaussian tokens also `upper_bound`, the average of
-    $e^{u'Gu} (tr VGV' + |VGu|^2) / L$ over queries (infinite if kappa >= 1/2, `explicit_bound`).
+    $e^{u'Gu} (tr VGV' + |VGu|^2) / L$ over queries (infinite if kappa >= 1/2, `explicit_bound`),
+    and for one head `lower_bound`, sharp too if kappa < 1/6, and 0 otherwise.
     Its attributes record the configuration and, for Gaussian tokens and queries, kappa and the
     exponents of the rate L^-sharp_exponent (ln L)^log_exponent; `to_netcdf` keeps all of it.
 
@@ -76,9 +77,11 @@ def concentration_curve(
         {"length": ("length", wanted, {"long_name": "prompt length L"})},
         attributes(head, mu, nu, method, quantity=quantity.label),
     )
-    bound = explicit_bound(head, mu, nu, wanted, quantity.label)
-    if bound is not None:
-        found["upper_bound"] = ("length", bound, {"long_name": "proved upper bound"})
+    bounds = explicit_bound(head, mu, nu, wanted, quantity.label)
+    if bounds is not None:
+        found["upper_bound"] = ("length", bounds.upper, {"long_name": "proved upper bound"})
+    if bounds is not None and bounds.lower is not None:
+        found["lower_bound"] = ("length", bounds.lower, {"long_name": "proved lower bound"})
     return found
 
 

@@ -17,11 +17,26 @@ R = G - Gu u'G/sigma^2 the covariance given a score, so that
 
     E |T_L - T|^2 >= tr(VRV') / L + |VGu|^2 / L^2.
 
+A lower side that is as sharp as the bound: the heat equation for Y_3 and Y_2 Y_3 <= Y_4 (numbers
+p_i and p_i^2 are correlated under the weights p_i) give
+
+    d P_3 / ds = E[3 Y_3 - 9 Y_4 + 6 Y_2 Y_3] <= 3 P_3,   so   P_3 <= e^{3s} / L^2,
+
+and with it d(e^{-s} P_2)/ds >= -4 e^{-s} P_3 >= -4 e^{2s} / L^2, so that
+
+    P_2 >= e^s / L - 2 (e^{3s} - e^s) / L^2,
+    E |T_L - T|^2 >= (tr VGV' + |VGu|^2) (that) - 6 |VGu|^2 e^{3s} / L^2.
+
+Its average over Gaussian queries is finite if kappa < 1/6; otherwise only 0 is left of it.
+
 For dT/dV the same holds with tr(G) and |Gu|^2, once for every output. The average over queries
 N(c, C) is finite if kappa = lambda_max(C^{1/2} U'GU C^{1/2}) < 1/2, where the sharp exponent is 1.
 By Minkowski's inequality the root of the error of several heads is at most the sum of the roots of
 their bounds; errors of dT/dV add up.
 """
+
+import math
+from typing import NamedTuple
 
 import numpy as np
 
@@ -30,20 +45,28 @@ from ..attention import AbstractHead
 from ..measures import AbstractMeasure, Gaussian
 
 
+class Bounds(NamedTuple):
+    """Of the error, for every length; `lower` is None for several heads."""
+
+    lower: np.ndarray | None
+    upper: np.ndarray
+
+
 def explicit_bound(
     head: AbstractHead, mu: AbstractMeasure, nu: AbstractMeasure, lengths: np.ndarray, quantity: str
-) -> np.ndarray | None:
-    """The bound, averaged over queries of law nu, for every length; infinite if kappa >= 1/2.
+) -> Bounds | None:
+    """Both bounds, averaged over queries of law nu; the upper one is infinite if kappa >= 1/2.
 
     None where it is not known: for dT/dU, tokens that are not Gaussian, and laws of queries that
     are neither Gaussian nor discrete.
     """
     if len(head.heads) > 1:
         each = [explicit_bound(one, mu, nu, lengths, quantity) for one in head.heads]
-        known = [bound for bound in each if bound is not None]
+        known = [bounds.upper for bounds in each if bounds is not None]
         if len(known) < len(each):
             return None
-        return np.sum(known, 0) if quantity == "gradient_V" else np.sum(np.sqrt(known), 0) ** 2
+        added = quantity == "gradient_V"
+        return Bounds(None, np.sum(known, 0) if added else np.sum(np.sqrt(known), 0) ** 2)
     tokens, queries, atoms = mu.as_gaussian(), nu.as_gaussian(), nu.atoms()
     if tokens is None or quantity not in ("output", "gradient_V"):
         return None
@@ -52,17 +75,32 @@ def explicit_bound(
     if quantity == "gradient_V":
         V, copies = np.eye(len(G)), len(V)
     score, read, trace = U.T @ G @ U, V @ G @ U, np.trace(V @ G @ V.T)
+    square = read.T @ read
+    # `average` is E[e^{power s} (constant + |VGu|^2)]
     if queries is not None:
-        constant = _over_gaussian(score, read.T @ read, trace, queries)
+
+        def average(power: int, constant: float) -> float:
+            return _over_gaussian(power * score, square, constant, queries)
+
     elif atoms is not None:
         z = np.asarray(atoms.points, np.float64)
         weights = np.asarray(atoms.weights, np.float64)
-        with np.errstate(over="ignore"):
-            at = np.exp(np.sum(z @ score * z, -1)) * (trace + np.sum((z @ read.T) ** 2, -1))
-        constant = weights @ at / weights.sum()
+
+        def average(power: int, constant: float) -> float:
+            with np.errstate(over="ignore"):
+                at = np.exp(power * np.sum(z @ score * z, -1))
+                return weights @ (at * (constant + np.sum((z @ read.T) ** 2, -1))) / weights.sum()
+
     else:
         return None
-    return np.where(np.isinf(lengths), 0.0, copies * constant / np.minimum(lengths, 1e308))
+    finite = np.minimum(lengths, 1e308)
+    constant, cubes, along = average(1, trace), average(3, trace), average(3, 0.0)
+    lower = np.zeros(len(finite))
+    if math.isfinite(cubes):
+        lower = constant / finite - (2 * (cubes - constant) + 6 * along) / finite / finite
+    upper, lower = constant / finite, np.maximum(lower, 0.0)
+    ended = np.isinf(lengths)
+    return Bounds(copies * np.where(ended, 0.0, lower), copies * np.where(ended, 0.0, upper))
 
 
 def _over_gaussian(M: np.ndarray, N: np.ndarray, trace: float, nu: Gaussian) -> float:

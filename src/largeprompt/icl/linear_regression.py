@@ -407,7 +407,9 @@ class LinearRegression(AbstractTask):
         Newton steps. With several `heads` the best `MultiHeadParams` found by one descent for each
         number of negative b_h. Their risk may have no minimiser: where heads do best in the limit
         A_h -> 0 with b_h A_h fixed, the descent stops on the way, and `gradient_norm` says how
-        close it came.
+        close it came. Where larger scores than the exact risk allows would do better, the descent
+        ends there: it warns, and `at_limit` is True. All A_h are multiples of the identity for
+        isotropic tasks, and have the eigenvectors of all covariances if they share them.
 
         >>> import jax.numpy as jnp
         >>> import largeprompt as lp
@@ -432,6 +434,7 @@ class Minimiser(NamedTuple):
     params: Any  # BlockParams, or MultiHeadParams for several heads
     risk: Float[Array, ""]
     gradient_norm: Float[Array, ""]
+    at_limit: bool = False  # whether scores ended at the largest deviation of the exact risk
 
 
 class _Quadrature(AbstractRisk):

@@ -9,8 +9,8 @@ With the functions c, alpha, beta, delta, both of `pair_table`, averaged over w,
 
 where Y_hk = u_h'Sig S Sig u_k, X_h = u_h'Sig S x_q and l = tr(S Sig) + tau^2 (docs/many_heads.md).
 The first term is the limit; the others vanish as L grows, so no digits are lost there. The average
-over the query is a `gaussian_rule`: over the radius alone where task and heads are isotropic,
-without signs where all matrices share their eigenvectors, and general otherwise.
+over the query is a rule of `gaussian_rule`: over the radius alone where task and heads are
+isotropic, without signs where all matrices share their eigenvectors, and general otherwise.
 
 Derivatives go back from the five functions to S_hk, from there to u_h, and to A_h = sum over points
 of (derivative in u_h) xi'.
@@ -27,9 +27,10 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from .._arrays import to_numpy
-from .._float64 import by_host
-from ..participation import pair_table, range_for
-from ..prompts.gaussian_rule import gaussian_rule, radial_rule
+from .._float64 import by_host, is_traced
+from ..participation import pair_table, range_for, table_error
+from ..prompts.gaussian_rule import gaussian_rule, isotropic_rule
+from ..prompts.many_heads import correlation_of
 from ..prompts.methods import Estimate, Exact
 from ._exact_risk import Problem, label_size
 from .coordinates import Coordinates
@@ -44,10 +45,9 @@ from .risks import (
     risk_of,
 )
 
-_RADII = 20
 _SAME = 1e-12  # relative size of entries that count as zero
-_RARE = 1e-8  # weight of all points beyond the range of a table
-_TABLE_ERROR = 1e-8  # relative, of a risk and of the terms behind it
+_RARE = 1e-10  # weight of all points beyond the range of a table
+_ROUNDING = 1e-12  # relative, of a risk and of the terms behind it
 # score deviations beyond which the risk is NaN: larger tables take a minute and more
 _LARGEST_ISOTROPIC, _LARGEST = 11.4, 5.7
 _RANGE = "the scores of several heads must have deviations of at most 5.6 (11 if isotropic)"
@@ -86,11 +86,23 @@ class ManyHeadRisk(eqx.Module):
         Multiples of the identity for an isotropic task, matrices with the eigenvectors of all
         covariances if they share them; None for other tasks or other heads.
         """
+        basis = self.basis(*A)
+        return None if len(basis) == A[0].size > 1 else _linear(basis, len(A))
+
+    def basis(self, *A: np.ndarray) -> np.ndarray:
+        """A basis of the matrices that share what the task and these matrices have.
+
+        The identity if all are multiples of it, projections on the axes if all share their
+        eigenvectors, all matrices otherwise.
+        """
         Sig, B, S, _ = to_numpy(self.problem)
+        d = len(Sig)
         if all(scalar_of(matrix) is not None for matrix in (Sig, B, S, *A)):
-            return _linear(np.eye(len(Sig))[None], len(A))
+            return np.eye(d)[None]
         axes = shared_axes(Sig, B, S, *A)
-        return None if axes is None else _linear(np.einsum("ia,ja->aij", axes, axes), len(A))
+        if axes is None:
+            return np.eye(d * d).reshape(d * d, d, d)
+        return np.einsum("ia,ja->aij", axes, axes)
 
     def value_and_gradient(
         self, A: np.ndarray, b: np.ndarray
@@ -109,23 +121,43 @@ class ManyHeadRisk(eqx.Module):
         total = limit + finite[0] + float(noise)
         return total / 2, (by_A + finite[1]) / 2, (by_b + finite[2]) / 2
 
+    def table_error(self, A: np.ndarray, b: np.ndarray) -> float:
+        """How much the errors of the tables may change the risk."""
+        rule = self._rule(A) if np.all(np.isfinite(A)) else None
+        if rule is None:
+            return math.nan
+        return _table_error(rule.forms, rule.weights, rule.u, b, self.length, rule.isotropic) / 2
+
     def _finite(self, A: np.ndarray, b: np.ndarray) -> tuple[float, np.ndarray, np.ndarray] | None:
         """What a finite prompt adds to 2R; None beyond the range of the tables."""
+        rule, d = self._rule(A), A.shape[-1]
+        found = _averages(
+            rule.forms, rule.weights, rule.u, b, self.length, isotropic=rule.isotropic
+        )
+        if found is None:
+            return None
+        value, by_u, by_b = found
+        if rule.isotropic:
+            by_a = np.einsum("hnp,np->h", by_u, rule.points)
+            return value, by_a[:, None, None] * np.eye(d) / d, by_b
+        by_A = by_u.transpose(0, 2, 1) @ rule.points
+        if rule.axes is None:
+            return value, by_A, by_b
+        # by symmetry no derivative leads away from shared eigenvectors
+        return value, rule.axes @ (by_A * np.eye(d)) @ rule.axes.T, by_b
+
+    def _rule(self, A: np.ndarray) -> "_Rule":
+        """The rule for the average over the query."""
         Sig, B, S, noise = to_numpy(self.problem)
         d, label = len(Sig), float(np.sum(S * Sig) + noise)
         scalars = [c for matrix in (Sig, B, S, *A) if (c := scalar_of(matrix)) is not None]
         if len(scalars) == 3 + len(A):
             s, root, t, *a = scalars
-            radii, weights = radial_rule(d, _RADII)
+            radii, weights = isotropic_rule(d, self.level)
             points = np.asarray(root) * radii[:, None]
             u = np.array(a)[:, None, None] * points
             forms = _Forms(np.full((1, 1), s), lambda u: s * s * t * u, s * t * points, label)
-            found = _averages(forms, weights, u, b, self.length, isotropic=True)
-            if found is None:
-                return None
-            value, by_u, by_b = found
-            by_a = np.einsum("hnp,np->h", by_u, points)
-            return value, by_a[:, None, None] * np.eye(d) / d, by_b
+            return _Rule(forms, weights, points, u, None, isotropic=True)
         axes = shared_axes(Sig, B, S, *A)
         turn = np.eye(d) if axes is None else axes
         rule = gaussian_rule(d, self.level, "even" if axes is None else "coordinates")
@@ -134,14 +166,7 @@ class ManyHeadRisk(eqx.Module):
         u = points @ np.stack(A_turned).transpose(0, 2, 1)
         middle = Sig @ S @ Sig
         forms = _Forms(Sig, lambda u: u @ middle, points @ S @ Sig, label)
-        found = _averages(forms, rule.weights, u, b, self.length, isotropic=False)
-        if found is None:
-            return None
-        value, by_u, by_b = found
-        by_A = by_u.transpose(0, 2, 1) @ points
-        if axes is not None:  # by symmetry no derivative leads away from shared eigenvectors
-            by_A = by_A * np.eye(d)
-        return value, turn @ by_A @ turn.T, by_b
+        return _Rule(forms, rule.weights, points, u, axes, isotropic=False)
 
 
 class _Forms(NamedTuple):
@@ -151,6 +176,17 @@ class _Forms(NamedTuple):
     square: Callable[[np.ndarray], np.ndarray]
     target: np.ndarray
     label: Any  # a number, or one for every point
+
+
+class _Rule(NamedTuple):
+    """A quadrature rule over the query: radii if isotropic, otherwise vectors in the given axes."""
+
+    forms: _Forms
+    weights: np.ndarray
+    points: np.ndarray
+    u: np.ndarray  # A_h times the points
+    axes: np.ndarray | None
+    isotropic: bool
 
 
 def _averages(
@@ -163,10 +199,8 @@ def _averages(
     Y = np.einsum("hnp,knp->hkn", u, squared)
     X = np.sum(u * forms.target, axis=2)
     sigma = np.sqrt(np.maximum(np.einsum("hhn->hn", S), 0.0))
-    limit = _LARGEST_ISOTROPIC if isotropic else _LARGEST
-    needed = [_needed(deviations, w) for deviations in sigma]
-    ranges = [range_for(deviation) for deviation in needed]
-    if not all(largest is not None and largest <= limit for largest in ranges):
+    ranges = _ranges(sigma, w, isotropic)
+    if ranges is None:
         return None
     by_S, by_Y, by_X, by_b = np.zeros_like(S), np.zeros_like(Y), np.zeros_like(X), np.zeros(H)
     total = 0.0
@@ -174,8 +208,8 @@ def _averages(
     for h in range(H):
         for k in range(h, H):
             # small scores, with large b, need the accuracy of a table of small range
-            table = pair_table(L, range_for(max(needed[h], needed[k])) or limit, isotropic)
-            rho = np.ones_like(w) if h == k else _correlation(S[h, k], sigma[h], sigma[k])
+            table = pair_table(L, max(ranges[h], ranges[k]), isotropic)
+            rho = np.ones_like(w) if h == k else correlation_of(S[h, k], sigma[h], sigma[k])
             c, alpha, beta, delta, both = table.values(sigma[h], sigma[k], rho)
             slope = table.slopes(sigma[h], sigma[k], rho)
             mixed = both + delta
@@ -209,17 +243,49 @@ def _averages(
     return total, by_u + by_X[:, :, None] * forms.target, by_b
 
 
+def _table_error(
+    forms: _Forms, w: np.ndarray, u: np.ndarray, b: np.ndarray, L: float, isotropic: bool
+) -> float:
+    """A bound on the error of `_averages`: those of the tables, and of deviations beyond them.
+
+    The five functions are at most 1 in size, so a deviation that a table clips changes a term by
+    at most its factor.
+    """
+    squared = forms.square(u)
+    sigma = np.sqrt(np.maximum(np.sum(u * (u @ forms.scores), axis=2), 0.0))
+    ranges = _ranges(sigma, w, isotropic)
+    if ranges is None:
+        return math.nan
+    Y = np.abs(np.einsum("hnp,knp->hkn", u, squared))
+    X = np.abs(np.sum(u * forms.target, axis=2))
+    drift = np.einsum("k,hkn->hn", np.abs(b), Y) + X
+    total = 0.0
+    for h in range(len(b)):
+        for k in range(len(b)):
+            largest = max(ranges[h], ranges[k])
+            errors = table_error(L, largest, isotropic)(sigma[h], sigma[k])
+            errors = errors + (np.maximum(sigma[h], sigma[k]) > largest)
+            c, alpha, beta, delta, both = errors
+            inner = forms.label * c + alpha * Y[h, h] + beta * Y[k, k] + (delta + both) * Y[h, k]
+            total += abs(b[h] * b[k]) * float(np.abs(w) @ inner)
+            if h == k:
+                total += 2 * abs(b[h]) * float(np.abs(w) @ (c * drift[h]))
+    return total
+
+
+def _ranges(sigma: np.ndarray, w: np.ndarray, isotropic: bool) -> list[float] | None:
+    """The range of the table that each head needs, None if it is beyond all tables."""
+    limit = _LARGEST_ISOTROPIC if isotropic else _LARGEST
+    found = [range_for(_needed(deviations, w)) for deviations in sigma]
+    within = [largest for largest in found if largest is not None and largest <= limit]
+    return within if len(within) == len(found) else None
+
+
 def _needed(sigma: np.ndarray, w: np.ndarray) -> float:
     """The deviation beyond which points are too rare to matter; the tables clip them."""
     order = np.argsort(-sigma)
     rare = np.cumsum(np.abs(w)[order]) < _RARE
     return float(sigma[order][min(int(np.sum(rare)), len(w) - 1)])
-
-
-def _correlation(shared: np.ndarray, first: np.ndarray, second: np.ndarray) -> np.ndarray:
-    product = first * second
-    ratio = np.where(product > 0, shared / np.where(product > 0, product, 1.0), 0.0)
-    return np.clip(ratio, -1.0, 1.0)
 
 
 def _linear(basis: np.ndarray, heads: int) -> Coordinates:
@@ -276,11 +342,15 @@ def _called_back_jvp(primals: tuple, tangents: tuple) -> tuple[Array, Array]:
 
 def _call(risk: ManyHeadRisk, A: Array, b: Array) -> tuple[Array, Array, Array]:
     def evaluated(A: np.ndarray, b: np.ndarray, *problem: np.ndarray) -> list[np.ndarray]:
-        known = ManyHeadRisk(Problem(*problem), risk.length, risk.level)  # pyright: ignore
-        return [np.asarray(part) for part in known.value_and_gradient(A, b)]
+        return [np.asarray(part) for part in _known(risk, problem).value_and_gradient(A, b)]
 
     value, by_A, by_b = by_host(evaluated, [(), A.shape, b.shape], A, b, *risk.problem)
     return value, by_A, by_b
+
+
+def _known(risk: ManyHeadRisk, problem: tuple[np.ndarray, ...]) -> ManyHeadRisk:
+    """The risk of a problem that was traced, inside a callback."""
+    return ManyHeadRisk(Problem(*problem), risk.length, risk.level)  # pyright: ignore
 
 
 @jax.custom_jvp
@@ -357,7 +427,10 @@ class SummedRisk(eqx.Module):
 
 
 class ManyHeadExact(AbstractRisk):
-    """The risk of several heads in block form; its error is the distance to a coarser rule."""
+    """The risk of several heads in block form.
+
+    Its error is the distance to a coarser rule, plus the measured errors of the tables.
+    """
 
     def __init__(self, problem: Problem, length: float):
         self.fine, self.coarse = (ManyHeadRisk(problem, length, level) for level in (2, 1))
@@ -369,8 +442,29 @@ class ManyHeadExact(AbstractRisk):
             # heads that oppose each other are differences of terms of this size
             b = sum(abs(part.matrices()[1]).sum() for part in params.parts())
             terms = b**2 * label_size(self.fine.problem) / self.fine.length
-            error = abs(value - coarse) + _TABLE_ERROR * (abs(value) + terms)
+            rounding = _ROUNDING * (abs(value) + terms)
+            error = abs(value - coarse) + self._table_error(params) + rounding
             return Estimate(value, error, Exact())
+
+    def _table_error(self, params: AbstractParams) -> Any:
+        blocks = blocks_of(params)
+        assert blocks is not None  # the task offers this risk for heads in block form
+        parts = [(block.A, block.b) for block in blocks]
+        if not is_traced(parts, self.fine.problem):
+            A, b = (
+                np.stack([np.asarray(part, float) for part in each])
+                for each in zip(*parts, strict=True)
+            )
+            return self.fine.table_error(A, b)
+        A, b = (
+            jnp.stack([jnp.asarray(part, jnp.float64) for part in each])
+            for each in zip(*parts, strict=True)
+        )
+
+        def evaluated(A: np.ndarray, b: np.ndarray, *problem: np.ndarray) -> list[np.ndarray]:
+            return [np.asarray(_known(self.fine, problem).table_error(A, b))]
+
+        return by_host(evaluated, [()], A, b, *self.fine.problem)[0]
 
     def objective(self) -> RiskFunction:
         return self.fine

@@ -6,14 +6,15 @@ for each number of negative b_h, up to half of the heads (changing all signs cha
 """
 
 import math
+import warnings
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from jaxtyping import Array, Float
 from scipy.optimize import minimize
 
-from .._arrays import to_jax, to_numpy
-from .many_head_risk import ManyHeadRisk, SummedRisk, shared_axes
+from .._arrays import to_jax
+from .many_head_risk import ManyHeadRisk, SummedRisk
 from .minimise import best_linear, dense_step, newton
 from .params import BlockParams, MultiHeadParams
 from .risks import Attention
@@ -30,6 +31,7 @@ _STEPS = 200
 # descent that is further above is given up. Large scores need large tables.
 _STAGES = ((5, 2.0), (_STEPS, 1.05))
 _ROUNDING = 1e-12  # of a risk
+_FURTHER, _FLAT = 1.25, 1e-6  # factor of A_h, and gradient, that tell if a descent was stopped
 
 
 class _Valley(NamedTuple):
@@ -62,9 +64,9 @@ class _Valley(NamedTuple):
 
 def minimise_heads(
     task: "LinearRegression", L: float, attention: Attention, heads: int
-) -> tuple[MultiHeadParams, Float[Array, ""], Float[Array, ""]]:
-    """(params, risk, gradient norm)."""
-    start = best_linear(task, L)
+) -> tuple[MultiHeadParams, Float[Array, ""], Float[Array, ""], bool]:
+    """(params, risk, gradient norm, whether scores ended at the limit of the exact risk)."""
+    start, at_limit = best_linear(task, L), False
     A, b = np.asarray(start.A), float(start.b)
     if attention == "linear" or math.isinf(L):  # only sum_h b_h A_h counts
         found = np.stack([A] * heads), np.full(heads, b / heads)
@@ -76,25 +78,29 @@ def minimise_heads(
         risk, *gradient = ManyHeadRisk(task.problem(), L).value_and_gradient(*found)
     else:
         objective = ManyHeadRisk(task.problem(), L)
-        found = _best(objective, _basis(task), b * A, b, heads)
+        found = _best(objective, objective.basis(), b * A, b, heads)
         risk, *gradient = objective.value_and_gradient(*found)
+        at_limit = _is_at_limit(objective, *found, gradient)
+    if at_limit:
+        warnings.warn(
+            f"The best {heads} heads at L = {L:g} have larger scores than the exact risk allows: "
+            "the heads returned are the best within its range, and at_limit is True.",
+            UserWarning,
+            stacklevel=4,
+        )
     norm = float(np.linalg.norm([np.linalg.norm(part) for part in gradient]))
-    return _params(*found), *to_jax((np.asarray(risk), np.asarray(norm)))
+    return _params(*found), *to_jax((np.asarray(risk), np.asarray(norm))), at_limit
+
+
+def _is_at_limit(risk: ManyHeadRisk, A: np.ndarray, b: np.ndarray, gradient: list) -> bool:
+    """Whether the gradient does not vanish and the risk is not known at somewhat larger A_h."""
+    flat = all(np.linalg.norm(part) <= _FLAT for part in gradient)
+    further = A * (1 + (_FURTHER - 1) * np.eye(len(A))[..., None, None])
+    return not flat and not all(math.isfinite(risk.value_and_gradient(a, b)[0]) for a in further)
 
 
 def _params(A: np.ndarray, b: np.ndarray) -> MultiHeadParams:
     return MultiHeadParams([BlockParams(*head) for head in zip(A, b, strict=True)])
-
-
-def _basis(task: "LinearRegression") -> np.ndarray:
-    Sig, root, S, _ = to_numpy(task.problem())
-    d = len(Sig)
-    if all(np.allclose(M, M[0, 0] * np.eye(d), rtol=1e-12, atol=0) for M in (Sig, root, S)):
-        return np.eye(d)[None]
-    axes = shared_axes(Sig, root, S)
-    if axes is None:
-        return np.eye(d * d).reshape(d * d, d, d)
-    return np.einsum("ia,ja->aij", axes, axes)
 
 
 def _best(

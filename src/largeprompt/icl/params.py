@@ -237,15 +237,9 @@ class MultiHeadParams(AbstractParams):
     heads: tuple[AbstractParams, ...]
 
     def __init__(self, heads: Sequence[AbstractParams]):
-        heads = (heads,) if isinstance(heads, AbstractParams) else tuple(heads)
-        if not heads or not all(isinstance(head, AbstractParams) for head in heads):
-            raise ValueError(
-                _checks.message(
-                    "heads must be a non-empty sequence of parameters",
-                    f"{[type(head).__name__ for head in heads]}",
-                    "pass for example [lp.BlockParams(A, b), lp.BlockParams(-A, -b)]",
-                )
-            )
+        rule = "heads must be a non-empty sequence of parameters"
+        fix = "pass for example [lp.BlockParams(A, b), lp.BlockParams(-A, -b)]"
+        heads = _checks.instances(heads, AbstractParams, rule, fix)
         flat = tuple(part for head in heads for part in head.parts())
         if len({part.dim for part in flat}) > 1:
             raise ValueError(

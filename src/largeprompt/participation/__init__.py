@@ -18,6 +18,7 @@ from .pair_table import MANY as MANY
 from .pair_table import PairTable as PairTable
 from .pair_table import pair_table as pair_table
 from .pair_table import range_for as range_for
+from .pair_table import table_error as table_error
 from .pair_table import tabulated as tabulated
 from .score_moments import score_moment as score_moment
 from .table import MomentTable as MomentTable

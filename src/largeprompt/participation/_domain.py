@@ -35,7 +35,7 @@ def checked_range(
         array, received = _checks.known(argument, value), ""
     good = (array >= low) & (array <= high)
     if not isinstance(good, Tracer) and not np.all(good):
-        received = f"{np.asarray(array)[~np.asarray(good)].flat[0]:g}"
+        received = f"{np.asarray(array)[~np.asarray(good)].flat[0]:.10g}"
     return _checks.require(array, ~good, rule=rule, received=received, fix=fix)
 
 

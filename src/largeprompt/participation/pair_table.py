@@ -12,7 +12,8 @@ alpha = 2 dc/dS_a, beta = 2 dc/dS_b and delta = dc/dS_ab (Price's theorem).
 
 A table holds Chebyshev coefficients in asinh sigma_a, asinh sigma_b and rho. All its pairs share
 one lattice of scores, so a pair takes a millisecond instead of the twenty of `pair_moments`. A
-table of parallel scores holds rho = -1 and rho = 1 only.
+table of parallel scores holds rho = -1 and rho = 1 only. `table_error` compares a table with
+`pair_moments` between its nodes.
 """
 
 import math
@@ -22,8 +23,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.polynomial import chebyshev
 
+from .._arrays import to_numpy
 from ._laplace import laplace_window, stretched_lattice
-from .pair_moments import PROBES, log_of_phi, powers, reach_of
+from .pair_moments import PROBES, log_of_phi, pair_moments, powers, reach_of
 
 FUNCTIONS = 5
 _FINE, _NARROW = 0.33, 0.9  # steps of the scores: see `pair_moments.score_nodes`
@@ -31,7 +33,8 @@ _ORDERS = 5  # rows of `powers`: 1 - e^{-z}, and z^l e^{-z} for l = 0..3
 _LEAST = 1e-4  # derivatives in the covariances are taken at least this part of the range from 0
 MANY = 64  # pairs from which on a table is made
 _PARALLEL = 1e-12
-TABLE_ERROR = 1e-6  # relative to the largest value in a table
+_MARGIN = 4.0  # how many times the largest gap seen the errors of a table are taken to be
+_LEVELS = 8  # of deviations, at which they are measured
 # deviations up to which a table is made sooner than many pairs one by one
 _LARGEST_PARALLEL, _LARGEST_GENERAL = 12.0, 4.0
 # deviations up to which tables are made
@@ -121,7 +124,7 @@ def tabulated(
         return None
     table = pair_table(L, largest, parallel)
     value = table.values(sigma_a, sigma_b, rho)
-    return value, TABLE_ERROR * np.max(np.abs(value), axis=1, keepdims=True) + 0 * value
+    return value, table_error(L, largest, parallel)(sigma_a, sigma_b)
 
 
 def range_for(deviation: float) -> float | None:
@@ -131,17 +134,72 @@ def range_for(deviation: float) -> float | None:
 
 @lru_cache(maxsize=32)
 def pair_table(L: float, largest: float, parallel: bool) -> PairTable:
-    """The table at one length 1 <= L < infinity, for deviations up to `largest`.
-
-    The relative error of the functions is about 1e-8 of their largest value.
-    """
-    count = math.ceil(7 + 8 * math.asinh(largest))
-    sigma = np.sinh(math.asinh(largest) * (_points(count) + 1) / 2)
-    rhos = _points(2 if parallel else math.ceil(5 + 6 * largest**0.75))
+    """The table at one length 1 <= L < infinity, for deviations up to `largest`."""
+    sigma = _deviations(_points(_count(largest, parallel)), largest)
+    rhos = _points(2 if parallel else _correlations(largest))
     values = pair_functions(sigma, rhos, L)  # (function, a, b, rho)
     for axis in (1, 2) if parallel else (1, 2, 3):
         values = np.moveaxis(np.tensordot(_modes(values.shape[axis]), values, (1, axis)), 0, axis)
     return PairTable(np.ascontiguousarray(np.moveaxis(values, 0, 1)), largest, parallel)
+
+
+def _count(largest: float, parallel: bool) -> int:
+    """Nodes of a table in each deviation."""
+    growth = 12 if parallel and largest < 6 else 8  # larger tables take seconds
+    return math.ceil(7 + growth * math.asinh(largest))
+
+
+def _correlations(largest: float) -> int:
+    """Nodes of a table in the correlation."""
+    return math.ceil(5 + 6 * largest**0.75)
+
+
+def _deviations(points: np.ndarray, largest: float) -> np.ndarray:
+    return np.sinh(math.asinh(largest) * (points + 1) / 2)
+
+
+class TableError(NamedTuple):
+    """Errors of the five functions for pairs whose larger deviation is at most that of a level."""
+
+    levels: np.ndarray
+    errors: np.ndarray  # (function, level), increasing
+
+    def __call__(self, sigma_a: np.ndarray, sigma_b: np.ndarray) -> np.ndarray:
+        """Errors of the five functions on a leading axis."""
+        level = np.searchsorted(self.levels, np.maximum(sigma_a, sigma_b))
+        return self.errors[:, np.minimum(level, len(self.levels) - 1)]
+
+
+@lru_cache(maxsize=32)
+def table_error(L: float, largest: float, parallel: bool) -> TableError:
+    """Errors of the `pair_table` with these arguments, measured.
+
+    The largest gaps to `pair_moments` at pairs half way between the nodes, with a margin, plus its
+    own errors.
+    """
+    nodes = _points(_count(largest, parallel))
+    middle = _deviations((nodes[1:] + nodes[:-1]) / 2, largest)
+    levels = np.linspace(len(middle) // 4, len(middle) - 1, _LEVELS).astype(int)
+    second = np.stack([levels, levels - 1, levels // 2, levels // 2])
+    rho = np.array([1.0, -1.0, 1.0, -1.0])
+    if not parallel:
+        rhos = _points(_correlations(largest))
+        rho = ((rhos[1:] + rhos[:-1]) / 2)[[-1, 0, len(rhos) // 2, -2]]
+    sigma_a, sigma_b, rho = np.broadcast_arrays(middle[levels], middle[second], rho[:, None])
+    sigma_a, sigma_b, rho = sigma_a.ravel(), sigma_b.ravel(), rho.ravel()
+    found = pair_table(L, largest, parallel).values(sigma_a, sigma_b, rho)
+    m = to_numpy(pair_moments(sigma_a, sigma_b, rho, L))
+    terms = np.array(
+        [
+            [m.c11, 2 * m.a2c11, 2 * m.b2c11, m.c11 + m.c11_squared, m.a2b2],
+            [0 * m.c11, 2 * m.c21, 2 * m.c12, m.c21 + m.c12, 0 * m.c11],
+        ]
+    )
+    gap = _MARGIN * np.abs(found - (terms[0] - terms[1])) + m.error * terms.sum(axis=0)
+    gap[1] = gap[2] = np.maximum(gap[1], gap[2])  # alpha and beta change places with the heads
+    worst = np.max(gap.reshape(FUNCTIONS, *second.shape), axis=1)
+    ends = np.append(middle[levels[:-1]], largest)
+    return TableError(ends, np.maximum.accumulate(worst, axis=1))
 
 
 def _points(count: int) -> np.ndarray:

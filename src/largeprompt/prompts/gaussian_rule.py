@@ -3,7 +3,8 @@
 With xi = r theta, r^2/2 has a gamma law: its Gauss rule (generalised Laguerre) is exact for
 polynomials of r^2. On the sphere: equidistant angles for d = 2, a product rule for d = 3, and for
 more dimensions the fully symmetric rules of Genz (2003), exact to degree 2m + 1. Functions that
-depend on xi through |xi| need one point of the sphere; the closer they are to that, the better.
+depend on xi through |xi| need one point of the sphere, and have a radial rule of their own; the
+closer other functions are to that, the better.
 """
 
 import itertools
@@ -18,6 +19,7 @@ from scipy.special import gammaln, roots_genlaguerre
 Symmetry = Literal["none", "even", "coordinates"]
 _MOST_DIRECTIONS = 2500
 _NEGLIGIBLE = 1e-10  # weight of a radius
+_TAIL, _ROUNDING = 7.5, 1e-16  # of radii around sqrt(d), and of their weights
 
 
 class GaussianRule(NamedTuple):
@@ -44,6 +46,22 @@ def radial_rule(d: int, count: int) -> tuple[np.ndarray, np.ndarray]:
     weights = weights / weights.sum()
     kept = weights > _NEGLIGIBLE
     return np.sqrt(2 * halves[kept]), weights[kept] / weights[kept].sum()
+
+
+@lru_cache(maxsize=64)
+def isotropic_rule(d: int, level: int) -> tuple[np.ndarray, np.ndarray]:
+    """Radii and weights for any smooth function of |xi|, xi standard normal in R^d.
+
+    Gauss and Legendre's rule on the radii that matter. Unlike `radial_rule` it converges fast for
+    functions that are far from polynomials of |xi|^2, such as those that tend to a limit.
+    """
+    nodes, weights = np.polynomial.legendre.leggauss(16 + 32 * level)
+    low, high = max(0.0, math.sqrt(d) - _TAIL), math.sqrt(d) + _TAIL
+    radii = low + (high - low) * (nodes + 1) / 2
+    density = (d - 1) * np.log(radii) - radii**2 / 2
+    weights = weights * np.exp(density - density.max())
+    kept = weights > _ROUNDING * weights.sum()
+    return radii[kept], weights[kept] / weights[kept].sum()
 
 
 def _sphere(d: int, level: int, symmetry: Symmetry) -> tuple[np.ndarray, np.ndarray]:

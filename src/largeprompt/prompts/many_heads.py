@@ -212,9 +212,13 @@ def _weight(factor: Values) -> Values:
 
 def correlation(tilts: Values, first: Scores, second: Scores) -> Values:
     """Correlation of the two scores of a token; 0 where one of them is constant."""
-    xp = library(tilts, first, second)
-    product = first.sigma * second.sigma
+    return correlation_of((tilts * second.pull).sum(-1), first.sigma, second.sigma)
+
+
+def correlation_of(shared: Values, first: Values, second: Values) -> Values:
+    """Correlation from a covariance and two deviations; 0 where one of these is 0."""
+    xp = library(shared, first, second)
+    product = first * second
     positive = product > 0
-    shared = (tilts * second.pull).sum(-1)
     ratio = xp.where(positive, shared / xp.where(positive, product, 1.0), 0.0)
     return xp.clip(ratio, -1.0, 1.0)

@@ -31,6 +31,7 @@ from .._float64 import is_traced
 from .._typing import ArrayInput
 from ..attention import AbstractHead
 from ..measures import AbstractMeasure
+from ..participation.pair_moments import log_of_phi
 from . import mixture_tokens
 from .gaussian_tokens import Bounded
 from .mixture_tokens import needed_law
@@ -47,7 +48,6 @@ _MOST_AVERAGES = 2**26  # numbers of E[c e^{-t e^s - w e^r}] at all pairs of nod
 _NUMBERS = 2**20  # exponentials in memory at once
 _ACCURACY = 1e-9  # largest error, relative to the terms that are added
 _ROUNDING, _SAFETY = 2e-14, 4.0
-_UNDERFLOW = 1e-280
 
 
 class _Cross(NamedTuple):
@@ -252,13 +252,7 @@ def _cross(
     every = _rows(law, tilts, L)
     a, b = (_reader(every, tilt, V, L) for tilt, V in zip(tilts, readers, strict=True))
     both, change = _averages(every, a, b)
-    tail, phi = -change[0], both[0]
-    good, near = phi > _UNDERFLOW, tail < 0.5
-    log_phi = np.where(
-        near,
-        np.log1p(-np.where(near, tail, 0.5)),
-        np.log(np.where(near | ~good, 1.0, phi)),
-    )
+    log_phi, good = log_of_phi(-change[0], both[0])
     step = (a.tau[1] - a.tau[0]) * (b.tau[1] - b.tau[0])
     outer = np.exp(a.tau[:, None] + b.tau) * step
     once = np.where(good, L * outer * np.exp((L - 1) * log_phi), 0.0)
