@@ -98,7 +98,7 @@ def _widened(tree: Any) -> Any:
     """Cast every floating-point array of the tree to float64; keep other leaves."""
 
     def widen(leaf: Any) -> Any:
-        if isinstance(leaf, np.ndarray):
+        if isinstance(leaf, (np.ndarray, np.generic)):
             return leaf.astype(np.float64) if leaf.dtype.kind == "f" else leaf
         if eqx.is_inexact_array(leaf) and leaf.dtype != np.float64 and not jnp.iscomplexobj(leaf):
             if is_traced(leaf) or len(leaf.devices()) > 1:

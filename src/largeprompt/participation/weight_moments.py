@@ -17,7 +17,7 @@ from numpy.polynomial import Chebyshev
 from .. import _checks
 from .._arrays import Values, library
 from .._typing import ArrayInput
-from ._domain import RESOLVED, SHORT, apply
+from ._domain import RESOLVED, SHORT, apply, apply_at
 from ._elementwise import Kernel
 from ._laplace import contract, frozen, laplace_rule
 
@@ -50,17 +50,17 @@ def _powers(*ks: int) -> tuple[tuple[int, int], ...]:
     return tuple((0, k) for k in ks)
 
 
-def participation_kernel(sigma: Values, L: Values) -> tuple[Values, ...]:
-    """(P_2, P_3, P_22, error).
+def participation_kernel(variance: Values, L: Values) -> tuple[Values, ...]:
+    """(P_2, P_3, P_22, error) for scores of this variance.
 
     The error comes from sum_i p_i = 1, which holds exactly and costs nothing on the nodes at
     hand: E (sum p)^4 = 1 tests phi_0..phi_4 in the proportions of the constant 1, and E[Y_2 (sum
     p)^2] = P_2, E[Y_3 sum p] = P_3, with Y_k = sum p^k, test them relative to the small numbers
     returned.
     """
-    xp = library(sigma, L)
+    xp = library(variance, L)
     finite, L = finite_length(L)
-    rule = laplace_rule(sigma, L, _PROBES)
+    rule = laplace_rule(variance, L, _PROBES)
 
     def moment(*ks: int) -> Values:
         return contract(rule, L, _powers(*ks))
@@ -92,6 +92,11 @@ def participation(sigma: ArrayInput, L: ArrayInput) -> Participation:
     return Participation(*apply("participation", participation_kernel, sigma, L))
 
 
+def participation_at(variance: ArrayInput, L: ArrayInput) -> Participation:
+    """`participation` for scores of variance sigma^2, smooth in it, also at 0."""
+    return Participation(*apply_at("participation", participation_kernel, variance, L))
+
+
 def moment_functions(sigma: np.ndarray, L: float) -> np.ndarray:
     """P_2 and P_2 + 6 P_3 - 6 P_22 on a leading axis, for any sigma >= 0.
 
@@ -118,16 +123,16 @@ def moment_kernel(ks: tuple[int, ...]) -> Kernel:
     """The kernel of E prod_a sum_i p_i^{k_a}; every k_a >= 2."""
     probes = tuple({(sum(ks),), ks, (1,) * sum(ks)})
 
-    def kernel(sigma: Values, L: Values) -> tuple[Values]:
+    def kernel(variance: Values, L: Values) -> tuple[Values]:
         finite, L = finite_length(L)
-        rule = laplace_rule(sigma, L, probes)
-        return (library(sigma, L).where(finite, contract(rule, L, _powers(*ks)), 0.0),)
+        rule = laplace_rule(variance, L, probes)
+        return (library(variance, L).where(finite, contract(rule, L, _powers(*ks)), 0.0),)
 
     return kernel
 
 
-def _ones(sigma: Values, L: Values) -> tuple[Values]:
-    return (library(sigma, L).ones_like(sigma),)
+def _ones(variance: Values, L: Values) -> tuple[Values]:
+    return (library(variance, L).ones_like(variance),)
 
 
 def participation_moment(

@@ -26,8 +26,7 @@ def output_covariance(
 
     Exact for Gaussian tokens (singular or non-centred too), with scores of deviation at most 12.
     Queries of shape (..., d) and `L` broadcast. Entry (i, j) is the covariance of coordinate i of
-    the output at z and coordinate j of the output at z2. Differentiable where neither query has
-    constant scores.
+    the output at z and coordinate j of the output at z2. Differentiable.
 
     >>> import jax.numpy as jnp
     >>> import largeprompt as lp
