@@ -1,7 +1,7 @@
 """Attention heads: the matrices U of the scores and V of the output; several heads as one."""
 
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import equinox as eqx
@@ -176,7 +176,9 @@ class MultiHead(AbstractHead):
 
 def flat_heads(name: str, heads: Any) -> tuple[Head, ...]:
     """The single heads of a sequence, which must have V of one shape."""
-    heads = (heads,) if isinstance(heads, AbstractHead) else tuple(heads)
+    if isinstance(heads, AbstractHead) or not isinstance(heads, Iterable):
+        heads = (heads,)
+    heads = tuple(heads)
     if not heads or not all(isinstance(head, AbstractHead) for head in heads):
         raise ValueError(
             _checks.message(

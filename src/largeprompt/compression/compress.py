@@ -5,6 +5,7 @@ from typing import Literal, get_args
 import numpy as np
 
 from .. import _checks
+from .._float64 import not_traced
 from .._typing import ArrayInput, KeyInput
 from ..attention import Head
 from ..measures import AbstractMeasure
@@ -31,6 +32,7 @@ _TAILED = ("gaussian tail", "moments")  # methods that have a tail
 _RANKS = (None, 0, 1, 2, 4, 8, 16, 32)  # tails that `size` chooses from
 
 
+@not_traced
 def compress(
     prompt: AbstractMeasure,
     queries: ArrayInput,

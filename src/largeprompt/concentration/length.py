@@ -31,6 +31,7 @@ class PromptLength(NamedTuple):
     sentence: str
 
 
+@_checks.accepts(head=AbstractHead, mu=AbstractMeasure)
 @not_traced
 def prompt_length_for(
     head: AbstractHead,

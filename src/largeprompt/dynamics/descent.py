@@ -25,6 +25,7 @@ from .group import Descent, Group
 _RATE = 1e-3
 
 
+@_checks.accepts(task=AbstractTask)
 @not_traced
 def descend(
     key: KeyInput,
@@ -85,6 +86,7 @@ def descend(
     )[0]
 
 
+@_checks.accepts(task=AbstractTask)
 def descend_many(
     keys: Key[Array, " runs"],
     task: AbstractTask,

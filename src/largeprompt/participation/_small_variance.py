@@ -20,7 +20,6 @@ from functools import lru_cache
 import jax
 import jax.numpy as jnp
 import numpy as np
-
 from jaxtyping import Array
 
 from .._arrays import Values, library

@@ -57,10 +57,7 @@ def _tilted_limit(factors: Factors, variance: Values, centre: Values) -> Values:
             return xp.zeros_like(variance)
         mean = variance - centre
         value = value * sum(
-            math.comb(j, 2 * i)
-            * math.prod(range(1, 2 * i, 2))
-            * variance**i
-            * mean ** (j - 2 * i)
+            math.comb(j, 2 * i) * math.prod(range(1, 2 * i, 2)) * variance**i * mean ** (j - 2 * i)
             for i in range(j // 2 + 1)
         )
     return value

@@ -27,6 +27,7 @@ _SAFETY = 4.0
 _PROBES = ((2,), (4,), (1, 1))  # their windows contain those of the other products of order 2 to 4
 # the last sigma at which `moment_functions` calls `participation`, for short and long prompts
 _LAST_SHORT, _LAST_LONG = 18.0, 400.0
+_HIGHEST = 64  # total order of a moment: beyond, the integrals leave the range of float64
 _SERIES = 10  # degree of its series in 1/sigma
 
 
@@ -140,8 +141,8 @@ def participation_moment(
 ) -> Float[Array, "..."]:
     """$E prod_a sum_i p_i^{k_a}$ for positive integers k_a: (2,) is P_2, (2, 2) is P_22.
 
-    Factors with k_a = 1 equal 1 and are dropped. `ks` is static: each new tuple compiles once.
-    Relative error about 1e-13 for sum of the k_a up to 8, where the value is above 1e-200.
+    Factors with k_a = 1 equal 1 and are dropped; the others add up to at most 64. `ks` is static:
+    each new tuple compiles once. Relative error about 1e-13 for sum of the k_a up to 8, where the value is above 1e-200.
 
     >>> import largeprompt as lp
     >>> print(f"{lp.participation_moment((2, 2), 1.0, 50):.6f}")
@@ -157,5 +158,13 @@ def participation_moment(
             )
         )
     ks = tuple(sorted((k for k in ks if k > 1), reverse=True))
+    if sum(ks) > _HIGHEST:
+        raise ValueError(
+            _checks.message(
+                f"the orders in ks must add up to at most {_HIGHEST}",
+                f"{_checks.shown(ks)}, which add up to {_checks.shown(sum(ks))}",
+                "take lower orders: for large k the largest weight alone matters",
+            )
+        )
     kernel = moment_kernel(ks) if ks else _ones
     return apply("participation_moment", kernel, sigma, L)[0]

@@ -24,7 +24,7 @@ from .._typing import ArrayInput
 from ..attention import AbstractHead, Head
 from ..measures import Gaussian
 from ..participation import MANY, correlation, pair_moments_at, participation_at, tabulated
-from .gaussian_tokens import Bounded, Scores, by_library, like, scores_of
+from .gaussian_tokens import Bounded, Scores, by_library, fixed, like, scores_of
 from .pairs import pairs
 
 _EPSILON = 4e-16
@@ -194,6 +194,8 @@ def output_error(head: AbstractHead, mu: Gaussian, z: ArrayInput, L: ArrayInput)
     """E |T_L - T|^2 = tr Cov T_L + |E T_L - T|^2."""
     found, shift = covariance(head, mu, z, L), mean_shift(head, mu, z, L)
     value = found.value.trace(axis1=-2, axis2=-1) + (shift.value**2).sum(-1)
+    # heads that cancel leave rounding of either sign
+    value = value + fixed(library(value).maximum(-value, 0.0))
     error = found.error.trace(axis1=-2, axis2=-1)
     return Bounded(value, error + 2 * (abs(shift.value) * shift.error).sum(-1))
 

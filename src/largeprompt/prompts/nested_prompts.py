@@ -14,6 +14,7 @@ import itertools
 import numpy as np
 from jaxtyping import Array, Float
 
+from .. import _checks
 from .._arrays import Values
 from .._float64 import in_float64
 from .._typing import ArrayInput
@@ -25,6 +26,7 @@ from .gaussian_tokens import by_library, gaussian_law, like, scores_of
 from .pairs import pairs
 
 
+@_checks.accepts(head=AbstractHead, mu=AbstractMeasure)
 @in_float64
 def prefix_difference(
     head: AbstractHead, mu: AbstractMeasure, z: ArrayInput, first: ArrayInput, L: ArrayInput

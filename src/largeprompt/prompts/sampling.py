@@ -30,6 +30,7 @@ from .normals import counters, normal_pairs, words
 from .weighted_sums import Layout, capacity_for, weighted_sums
 
 
+@_checks.accepts(head=AbstractHead, mu=AbstractMeasure)
 def sample_outputs(
     key: KeyInput,
     head: AbstractHead,
@@ -72,6 +73,7 @@ class GradientSamples(NamedTuple):
     V: Float[Array, "n *heads m d"]
 
 
+@_checks.accepts(head=AbstractHead, mu=AbstractMeasure)
 def sample_gradients(
     key: KeyInput,
     head: AbstractHead,

@@ -19,6 +19,7 @@ from .many_heads import covariance_of_two
 from .pairs import pairs
 
 
+@_checks.accepts(head=AbstractHead, mu=AbstractMeasure)
 def output_covariance(
     head: AbstractHead, mu: AbstractMeasure, z: ArrayInput, z2: ArrayInput, L: ArrayInput
 ) -> Float[Array | np.ndarray, "*shape m m"]:
