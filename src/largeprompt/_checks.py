@@ -27,11 +27,8 @@ Result = TypeVar("Result")
 
 # abstract class or protocol of an argument: what it must be, and how to make one
 _KINDS = {
-    "AbstractHead": ("a head", "pass Head(U=U, V=V) or MultiHead([head, ...])"),
-    "AbstractMeasure": (
-        "a measure",
-        "wrap an array of tokens of shape (L, d) as Empirical(tokens)",
-    ),
+    "AbstractHead": ("an attention head", "pass Head(U=U, V=V) or MultiHead([head, ...])"),
+    "AbstractMeasure": ("a measure", "wrap tokens of shape (L, d) as Empirical(tokens)"),
     "AbstractTask": ("a task", "pass for example LinearRegression(cov)"),
     "Trajectory": ("a trajectory", "pass what gradient_flow returned"),
     "Dataset": ("a dataset", "pass what concentration_curve returned"),
@@ -91,7 +88,7 @@ def kind(name: str, value: Any, wanted: type) -> Any:
     """`value`, which must be an instance of an abstract class that `_KINDS` explains."""
     if not isinstance(value, wanted):
         what, fix = _KINDS[wanted.__name__]
-        raise ValueError(message(f"{name} must be {what}", f"a {type(value).__name__}", fix))
+        raise ValueError(message(f"{name} must be {what}", type(value).__name__, fix))
     return value
 
 

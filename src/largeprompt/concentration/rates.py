@@ -131,7 +131,8 @@ def _exact(sigma: float, L: float) -> tuple[float, float]:
     if math.isinf(L):
         return 0.0, 0.0
     p2, other = moment_functions(np.array([sigma]), L)[:, 0].tolist()
-    share = 1 / (1 + 1 / sigma**2) if sigma > 0 else 0.0
+    inverse = 1 / sigma if sigma > 0 else math.inf
+    share = 1 / (1 + inverse * inverse)
     return p2, (1 - share) * p2 + share * (2 * p2 - other)
 
 

@@ -274,8 +274,9 @@ def laplace_rule(
 ) -> Rule:
     """weight and rho_{j,k}, j up to `power`, k up to the largest order in `probes`; 1 <= L < inf.
 
-    Scores have the given variance, and the rule is smooth in it, also at 0. Node placement has no derivative: the integral does not depend on it, and its derivative is the
-    same rule applied to the derivative of the integrand.
+    Scores have the given variance, and the rule is smooth in it, also at 0. Node placement has no
+    derivative: the integral does not depend on it, and its derivative is the same rule applied to
+    the derivative of the integrand.
     """
     xp = library(variance, L)
     top, least = max(map(max, probes)), min(map(sum, probes))

@@ -142,7 +142,8 @@ def participation_moment(
     """$E prod_a sum_i p_i^{k_a}$ for positive integers k_a: (2,) is P_2, (2, 2) is P_22.
 
     Factors with k_a = 1 equal 1 and are dropped; the others add up to at most 64. `ks` is static:
-    each new tuple compiles once. Relative error about 1e-13 for sum of the k_a up to 8, where the value is above 1e-200.
+    each new tuple compiles once. Relative error about 1e-13 for sum of the k_a up to 8, where the
+    value is above 1e-200.
 
     >>> import largeprompt as lp
     >>> print(f"{lp.participation_moment((2, 2), 1.0, 50):.6f}")

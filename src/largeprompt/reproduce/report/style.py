@@ -33,12 +33,8 @@ def save_figure(figure: "Figure", path: str | Path) -> Path:
     bytes, except for svg.
     """
     if not hasattr(figure, "savefig"):
-        received = f"a {type(figure).__name__}"
-        raise ValueError(
-            message(
-                "figure must be a figure of matplotlib", received, "pass what plot_curve returned"
-            )
-        )
+        rule = "figure must be a figure of matplotlib"
+        raise ValueError(message(rule, type(figure).__name__, "pass what plot_curve returned"))
     target = Path(path)
     check_target(target, "figure", FIGURES)
     metadata = {".pdf": {"CreationDate": None}, ".svg": {"Date": None}}.get(target.suffix.lower())
