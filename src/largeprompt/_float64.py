@@ -58,7 +58,7 @@ def not_traced(function: Callable[..., Result]) -> Callable[..., Result]:
 
     @wraps(function)
     def wrapped(*args: Any, **kwargs: Any) -> Result:
-        fix = "call it with known numbers; lp.expect, lp.output_error and task.objective can be traced"
+        fix = "call it with known numbers; lp.output_error and task.objective can be traced"
         refuse_traced(function.__name__, fix, args, kwargs)
         return function(*args, **kwargs)
 

@@ -27,6 +27,8 @@ from .._arrays import Values, library
 NODES = 33
 SCALE = 0.2  # functions analytic to the height pi/2 leave exp(-pi/2 sqrt(NODES)/SCALE), 1e-19
 
+ROUNDING = 1e-22  # what is smaller, of functions with values up to 1, may be rounding
+
 
 def scale_for(top: int) -> float:
     """Deviation up to which averages of e^{ks}, k <= top, are smooth in the variance."""

@@ -17,6 +17,7 @@ from .. import _checks
 from .._arrays import Values, library
 from .._lengths import length_array
 from .._typing import ArrayInput
+from . import _small_variance
 from ._domain import apply, apply_at
 from ._laplace import frozen, laplace_window
 from .pair_moments import (
@@ -51,7 +52,7 @@ def _one_prompt(
     inverse = xp.where(good, xp.exp(-log_first), 0.0)
     scores, normal, _ = one_score(variance_b, x)
     rows = powers(omega[:, None] + scores) @ normal[0]  # the same at t = 0
-    log_rest, good_rest = log_of_phi(rows[0], rows[1])
+    log_rest, good_rest = log_of_phi(rows[0], rows[1], _small_variance.ROUNDING)
     rows = xp.where(good_rest, rows[1:] * xp.exp(-log_rest), 0.0)
     weight = xp.where(good & good_rest, step * xp.exp(first * log_first + rest * log_rest), 0.0)
 

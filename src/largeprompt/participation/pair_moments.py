@@ -157,13 +157,13 @@ def _second_functions(x: Values, omega: Values, sigma: Values, rho: Values) -> V
     return jax.lax.cond(resolved, by_density, by_displacement, None)
 
 
-def log_of_phi(tail: Values, phi: Values) -> tuple[Values, Values]:
-    """log phi_00 from 1 - phi_00 where that is small, and where phi_00 has not underflowed.
+def log_of_phi(tail: Values, phi: Values, least: Values = _UNDERFLOW) -> tuple[Values, Values]:
+    """log phi_00 from 1 - phi_00 where that is small, and where phi_00 is above the `least`.
 
     Far out in a corner of the lattice it has, and nothing is left to integrate.
     """
     xp = library(tail, phi)
-    good, near = phi > _UNDERFLOW, tail < 0.5
+    good, near = phi > least, tail < 0.5
     small = xp.log1p(-xp.where(near, tail, 0.5))
     return xp.where(near, small, xp.log(xp.where(near | ~good, 1.0, phi))), good
 
@@ -301,11 +301,12 @@ def one_token(
 
     args = (variance_a, variance_b, covariance, x, (tau, omega))
     if xp is np:
-        tail, phi = _averages(*args)
+        least, (tail, phi) = _UNDERFLOW, _averages(*args)
     else:
         tiny = frozen(xp.minimum(variance_a, variance_b)) < _small_variance.SCALE**2
+        least = jnp.where(tiny, _small_variance.ROUNDING, _UNDERFLOW)
         tail, phi = jax.lax.cond(tiny, _smooth_averages, _averages, *args)
-    log_phi, good = log_of_phi(tail, phi[0, 0])
+    log_phi, good = log_of_phi(tail, phi[0, 0], least)
     spacing = xp.maximum(sigma_a, sigma_b) * (x[1] - x[0])
     return OneToken(phi, log_phi, good, omega, step, x, spacing)
 
