@@ -9,6 +9,7 @@ A message states the rule, what was received, and a fix. Shapes and other static
 import inspect
 import math
 import operator
+import re
 from collections.abc import Callable
 from functools import wraps
 from typing import Any, TypeVar
@@ -63,7 +64,7 @@ def require(value: Any, bad: Any, *, rule: str, received: str, fix: str) -> Any:
 def accepts(**kinds: type) -> Callable[[Callable[..., Result]], Callable[..., Result]]:
     """Decorator that checks the classes of arguments, for example head=AbstractHead.
 
-    The classes are abstract ones, so that classes written by users pass.
+    Rules that compiled programs find broken raise ValueError, as all others do. The classes are abstract ones, so that classes written by users pass.
     """
 
     def decorate(function: Callable[..., Result]) -> Callable[..., Result]:
@@ -77,7 +78,14 @@ def accepts(**kinds: type) -> Callable[[Callable[..., Result]], Callable[..., Re
                     kind(name, args[place], kinds[name])
                 elif name in kwargs:
                     kind(name, kwargs[name], kinds[name])
-            return function(*args, **kwargs)
+            try:
+                return function(*args, **kwargs)
+            except eqx.EquinoxRuntimeError as error:
+                found = re.search(r"^.*; received .*\. To fix: .*$", str(error), re.MULTILINE)
+                if found is None:
+                    raise
+                # the sentence alone, without pages about the compiler
+                raise ValueError(found[0].removeprefix("EqxRuntimeError: ")) from None
 
         return wrapped
 
