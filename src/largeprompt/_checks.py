@@ -64,7 +64,8 @@ def require(value: Any, bad: Any, *, rule: str, received: str, fix: str) -> Any:
 def accepts(**kinds: type) -> Callable[[Callable[..., Result]], Callable[..., Result]]:
     """Decorator that checks the classes of arguments, for example head=AbstractHead.
 
-    Rules that compiled programs find broken raise ValueError, as all others do. The classes are abstract ones, so that classes written by users pass.
+    Rules that compiled programs find broken raise ValueError, as all others do. The classes are
+    abstract ones, so that classes written by users pass.
     """
 
     def decorate(function: Callable[..., Result]) -> Callable[..., Result]:

@@ -56,7 +56,7 @@ MISTAKES = {
     ),
     "sampled curve of half a token": (
         lambda: lp.concentration_curve(HEAD, GAUSSIAN, GAUSSIAN, [2.5], method=lp.MonteCarlo(KEY)),
-        "L .the number of tokens to sample. must be a positive integer",
+        "L must be a whole number >= 1 where prompts are sampled",
     ),
     "random points without a key": (
         lambda: lp.concentration_curve(HEAD, lp.Uniform(2, 1.0), GAUSSIAN, [2.0]),

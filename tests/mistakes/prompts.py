@@ -117,11 +117,11 @@ MISTAKES = {
     "table beyond its range": (lambda: lp.ParticipationTable(10.0, 1.0)(2.0), "table's range"),
     "sampling an infinite prompt": (
         lambda: lp.sample_outputs(KEY, HEAD, GAUSSIAN, [1, 0], np.inf, 3),
-        "L .the number of tokens to sample. must be a positive integer",
+        "L must be a whole number >= 1 where prompts are sampled",
     ),
     "sampling half a token": (
         lambda: lp.sample_outputs(KEY, HEAD, GAUSSIAN, [1, 0], 2.5, 3),
-        "must be a positive integer",
+        "L must be a whole number",
     ),
     "sampling scores of signs": (
         lambda: lp.sample_outputs(KEY, HEAD, lp.Rademacher(2), [1, 0], 5, 3),
@@ -197,7 +197,7 @@ MISTAKES = {
     ),
     "error bar of an array": (
         lambda: lp.prompt_uncertainty(HEAD, EYE, [1, 0]),
-        r"wrap an array of tokens of shape \(L, d\) as Empirical",
+        r"wrap tokens of shape \(L, d\) as Empirical",
     ),
     "error bar of one token": (
         lambda: lp.prompt_uncertainty(HEAD, lp.Empirical([[1, 0]]), [1, 0]),

@@ -362,7 +362,7 @@ def laplace_rule(
     )
     tail = extra_sum[..., 0, :] + step_sum
     near = tail < 0.5
-    # weights of both signs leave rounding where e^{-t} is far below 1; nothing is to integrate there
+    # weights of both signs leave rounding where e^{-t} is far below 1: nothing to integrate there
     good = ~tiny[..., None] | (sums[..., 0, :] > _small_variance.ROUNDING)
     log_phi = xp.where(
         near,

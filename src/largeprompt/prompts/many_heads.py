@@ -76,14 +76,14 @@ def _functions(variance_a: Values, variance_b: Values, covariance: Values, L: Va
     args = (variance_a, variance_b, covariance)
     known = library(*args, L) is np
     if known and any(np.ndim(each) for each in args):
-        *args, L = np.broadcast_arrays(*args, L)
-        sigma_a, sigma_b, rho = np.sqrt(args[0]), np.sqrt(args[1]), correlation(*args)
+        a, b, c, L = np.broadcast_arrays(*args, L)
+        sigma_a, sigma_b, rho = np.sqrt(a), np.sqrt(b), correlation(a, b, c)
         value, error = np.zeros((2, 5, *np.shape(sigma_a)))
         for length in np.unique(L):
             at = length == L
             found = tabulated(sigma_a[at], sigma_b[at], rho[at], float(length))
             if found is None:
-                found = _from_moments(*(each[at] for each in args), L[at])
+                found = _from_moments(a[at], b[at], c[at], L[at])
             value[:, at], error[:, at] = found
         return Bounded(value, error)
     return _from_moments(*args, L)
