@@ -82,11 +82,13 @@ def accepts(**kinds: type) -> Callable[[Callable[..., Result]], Callable[..., Re
             try:
                 return function(*args, **kwargs)
             except eqx.EquinoxRuntimeError as error:
-                found = re.search(r"^.*; received .*\. To fix: .*$", str(error), re.MULTILINE)
+                found = re.search(
+                    r"^(?:\S*Error: )?(.*; received .*\. To fix: .*)$", str(error), re.MULTILINE
+                )
                 if found is None:
                     raise
                 # the sentence alone, without pages about the compiler
-                raise ValueError(found[0].removeprefix("EqxRuntimeError: ")) from None
+                raise ValueError(found[1]) from None
 
         return wrapped
 
