@@ -6,9 +6,13 @@ A message states the rule, what was received, and a fix. Shapes and other static
 `grad`.
 """
 
+import inspect
 import math
 import operator
-from typing import Any
+import re
+from collections.abc import Callable
+from functools import wraps
+from typing import Any, TypeVar
 
 import equinox as eqx
 import jax
@@ -19,6 +23,17 @@ from jaxtyping import Array, Float
 
 from ._message import message as message
 from ._typing import ArrayInput
+
+Result = TypeVar("Result")
+
+# abstract class or protocol of an argument: what it must be, and how to make one
+_KINDS = {
+    "AbstractHead": ("an attention head", "pass Head(U=U, V=V) or MultiHead([head, ...])"),
+    "AbstractMeasure": ("a measure", "wrap tokens of shape (L, d) as Empirical(tokens)"),
+    "AbstractTask": ("a task", "pass for example LinearRegression(cov)"),
+    "Trajectory": ("a trajectory", "pass what gradient_flow returned"),
+    "Dataset": ("a dataset", "pass what concentration_curve returned"),
+}
 
 _ON_HOST = 2**20  # entries up to which an array on another device is checked on the host
 
@@ -43,6 +58,48 @@ def require(value: Any, bad: Any, *, rule: str, received: str, fix: str) -> Any:
         return eqx.error_if(value, jnp.any(bad), text)
     if np.any(bad):
         raise ValueError(text)
+    return value
+
+
+def accepts(**kinds: type) -> Callable[[Callable[..., Result]], Callable[..., Result]]:
+    """Decorator that checks the classes of arguments, for example head=AbstractHead.
+
+    Rules that compiled programs find broken raise ValueError, as all others do. The classes are
+    abstract ones, so that classes written by users pass.
+    """
+
+    def decorate(function: Callable[..., Result]) -> Callable[..., Result]:
+        names = list(inspect.signature(function).parameters)
+        places = {name: names.index(name) for name in kinds}
+
+        @wraps(function)
+        def wrapped(*args: Any, **kwargs: Any) -> Result:
+            for name, place in places.items():
+                if place < len(args):
+                    kind(name, args[place], kinds[name])
+                elif name in kwargs:
+                    kind(name, kwargs[name], kinds[name])
+            try:
+                return function(*args, **kwargs)
+            except eqx.EquinoxRuntimeError as error:
+                found = re.search(
+                    r"^(?:\S*Error: )?(.*; received .*\. To fix: .*)$", str(error), re.MULTILINE
+                )
+                if found is None:
+                    raise
+                # the sentence alone, without pages about the compiler
+                raise ValueError(found[1]) from None
+
+        return wrapped
+
+    return decorate
+
+
+def kind(name: str, value: Any, wanted: type) -> Any:
+    """`value`, which must be an instance of an abstract class that `_KINDS` explains."""
+    if not isinstance(value, wanted):
+        what, fix = _KINDS[wanted.__name__]
+        raise ValueError(message(f"{name} must be {what}", type(value).__name__, fix))
     return value
 
 
@@ -134,15 +191,23 @@ def count(name: str, value: Any, least: int = 1) -> int:
     except (TypeError, jax.errors.JAXTypeError):
         number = -1
     if number < least:
-        kind = "positive" if least else "non-negative"
+        sign = "positive" if least else "non-negative"
         raise ValueError(
             message(
-                f"{name} must be a {kind} integer known before tracing",
-                repr(value),
+                f"{name} must be a {sign} integer known before tracing",
+                shown(value),
                 f"pass a Python int, {name} >= {least}",
             )
         )
     return number
+
+
+def shown(value: Any) -> str:
+    """A value in an error message: its repr, the middle left out where that is long."""
+    if isinstance(value, int) and abs(value) >= 10**40:
+        return f"an integer of {math.floor(math.log10(abs(value))) + 1} digits"
+    text = repr(value)
+    return text if len(text) <= 120 else f"{text[:80]} ... {text[-20:]}"
 
 
 def indices(name: str, value: Any, size: int) -> np.ndarray:
@@ -173,7 +238,7 @@ def number(
     try:
         found = float(value)
     except (TypeError, ValueError, OverflowError, jax.errors.JAXTypeError) as error:
-        raise ValueError(message(f"{name} must be a number", repr(value), fix)) from error
+        raise ValueError(message(f"{name} must be a number", shown(value), fix)) from error
     if not (found >= least and found > above and (math.isfinite(found) or not finite)):
         bounds = [f">= {least:g}"] * (least > -math.inf) + [f"> {above:g}"] * (above > -math.inf)
         rule = f"{name} must be " + " and ".join(["finite"] * finite + bounds)

@@ -58,18 +58,18 @@ def not_traced(function: Callable[..., Result]) -> Callable[..., Result]:
 
     @wraps(function)
     def wrapped(*args: Any, **kwargs: Any) -> Result:
-        if is_traced(args, kwargs):
-            raise ValueError(
-                _checks.message(
-                    f"{function.__name__} cannot run under jit, vmap or grad",
-                    "traced arguments",
-                    "call it with known numbers; lp.expect, lp.output_error and task.objective "
-                    "can be traced",
-                )
-            )
+        fix = "call it with known numbers; lp.output_error and task.objective can be traced"
+        refuse_traced(function.__name__, fix, args, kwargs)
         return function(*args, **kwargs)
 
     return wrapped
+
+
+def refuse_traced(name: str, fix: str, *values: Any) -> None:
+    """Raise if any of the values is traced."""
+    if is_traced(*values):
+        rule = f"{name} cannot run under jit, vmap or grad"
+        raise ValueError(_checks.message(rule, "traced arguments", fix))
 
 
 def by_host(
@@ -98,7 +98,7 @@ def _widened(tree: Any) -> Any:
     """Cast every floating-point array of the tree to float64; keep other leaves."""
 
     def widen(leaf: Any) -> Any:
-        if isinstance(leaf, np.ndarray):
+        if isinstance(leaf, (np.ndarray, np.generic)):
             return leaf.astype(np.float64) if leaf.dtype.kind == "f" else leaf
         if eqx.is_inexact_array(leaf) and leaf.dtype != np.float64 and not jnp.iscomplexobj(leaf):
             if is_traced(leaf) or len(leaf.devices()) > 1:

@@ -66,7 +66,11 @@ def token_count(L: Any) -> int:
     """The finite whole number of tokens of a prompt to be sampled."""
     if isinstance(L, (float, np.floating)) and float(L).is_integer():
         L = int(L)
-    return _checks.count("L (the number of tokens to sample)", L)
+    if isinstance(L, (float, np.floating)):
+        fix = "round it, or use an exact method, which takes real and infinite lengths"
+        rule = "L must be a whole number >= 1 where prompts are sampled"
+        raise ValueError(_checks.message(rule, f"{L:g}", fix))
+    return _checks.count("L", L)
 
 
 def longest_finite(lengths: np.ndarray) -> float:

@@ -8,6 +8,11 @@ import largeprompt as lp
 from .things import EYE, GAUSSIAN, HEAD, PROMPT
 
 MISTAKES = {
+    "attention of a matrix": (
+        lambda: lp.attend(EYE, GAUSSIAN, [1, 0]),
+        "head must be an attention head",
+    ),
+    "layer of a number": (lambda: lp.Layer(3), "non-empty sequence of heads"),
     "U not a matrix": (lambda: lp.Head(U=np.ones(2), V=EYE), "U must be a matrix"),
     "no keys": (lambda: lp.Head.key_value(0, 2), "d_k must be a positive integer"),
     "layer of a rectangular head": (

@@ -8,6 +8,18 @@ import largeprompt as lp
 from .things import EYE, GAUSSIAN, HEAD, KEY, PROMPT
 
 MISTAKES = {
+    "curve of a matrix": (
+        lambda: lp.concentration_curve(EYE, GAUSSIAN, GAUSSIAN, [10]),
+        "head must be an attention head",
+    ),
+    "length for a matrix": (
+        lambda: lp.prompt_length_for(EYE, GAUSSIAN, [1, 0], 0.1),
+        "head must be an attention head",
+    ),
+    "horizon of an array": (lambda: lp.horizon(HEAD, EYE), "mu must be a measure"),
+    "slope of a number": (lambda: lp.fit_slope(3), "curve must be a dataset"),
+    "plot of a number": (lambda: lp.plot_curve(3), "must be a dataset"),
+    "regime beyond 1e100": (lambda: lp.regime(1.0, 1e300), "at most 1e\\+100"),
     "curve under jit": (
         lambda: jax.jit(
             lambda U: lp.concentration_curve(lp.Head(U=U, V=EYE), GAUSSIAN, GAUSSIAN, [2.0]).value
@@ -44,7 +56,7 @@ MISTAKES = {
     ),
     "sampled curve of half a token": (
         lambda: lp.concentration_curve(HEAD, GAUSSIAN, GAUSSIAN, [2.5], method=lp.MonteCarlo(KEY)),
-        "L .the number of tokens to sample. must be a positive integer",
+        "L must be a whole number >= 1 where prompts are sampled",
     ),
     "random points without a key": (
         lambda: lp.concentration_curve(HEAD, lp.Uniform(2, 1.0), GAUSSIAN, [2.0]),

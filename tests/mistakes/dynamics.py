@@ -6,9 +6,20 @@ import numpy as np
 
 import largeprompt as lp
 
-from .things import EYE, KEY, START, TASK
+from .things import EYE, GAUSSIAN, KEY, START, TASK
 
 MISTAKES = {
+    "flow of a measure": (lambda: lp.gradient_flow(GAUSSIAN, START, 10), "task must be a task"),
+    "descent of a measure": (
+        lambda: lp.descend(KEY, GAUSSIAN, START, 10, 2),
+        "task must be a task",
+    ),
+    "alpha of a measure": (lambda: lp.admissible_alpha(GAUSSIAN), "task must be a task"),
+    "comparison of numbers": (lambda: lp.compare(1, 2), "finite must be a trajectory"),
+    "fractional length of sampled prompts": (
+        lambda: lp.descend(KEY, TASK, START, 9.5, 2),
+        "L must be a whole number",
+    ),
     "flow under jit": (
         lambda: jax.jit(lambda b: lp.gradient_flow(TASK, lp.BlockParams(EYE, b), 10).risk)(1.0),
         "gradient_flow cannot run under jit",

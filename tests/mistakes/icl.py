@@ -55,7 +55,7 @@ MISTAKES = {
     ),
     "descent: prompts of half a token": (
         lambda: lp.descend(KEY, lp.LinearRegression(EYE), lp.BlockParams(EYE, 1.0), 2.5, 1),
-        "positive integer",
+        "L must be a whole number",
     ),
     "descent: no steps": (
         lambda: lp.descend(KEY, lp.LinearRegression(EYE), lp.BlockParams(EYE, 1.0), 5, 0),
@@ -126,7 +126,7 @@ MISTAKES = {
         lambda: lp.LinearRegression(EYE).risk(
             lp.BlockParams(EYE, 1.0), 2.5, method=lp.MonteCarlo(KEY)
         ),
-        "positive integer",
+        "L must be a whole number",
     ),
     "bayes risk of half a token": (
         lambda: lp.LinearRegression(EYE).bayes_risk(2.5, lp.MonteCarlo(KEY)),

@@ -11,6 +11,39 @@ from .things import EYE, GAUSSIAN, HEAD, KEY, PROMPT
 MIXTURE = lp.Mixture([1, 1], [GAUSSIAN, lp.Gaussian([1.0, 0.0], EYE)])
 
 MISTAKES = {
+    "head a matrix": (
+        lambda: lp.output_error(EYE, GAUSSIAN, [1, 0], 5),
+        "head must be an attention head",
+    ),
+    "sampled head a matrix": (
+        lambda: lp.sample_outputs(KEY, EYE, GAUSSIAN, [1, 0], 5, 5),
+        "head must be an attention head",
+    ),
+    "prefix head a matrix": (
+        lambda: lp.prefix_difference(EYE, GAUSSIAN, [1, 0], 2, 4),
+        "head must be an attention head",
+    ),
+    "covariance head a matrix": (
+        lambda: lp.output_covariance(EYE, GAUSSIAN, [1, 0], [1, 0], 4),
+        "head must be an attention head",
+    ),
+    "uncertainty head a matrix": (
+        lambda: lp.prompt_uncertainty(EYE, PROMPT, [1, 0]),
+        "head must be an attention head",
+    ),
+    "tokens an array": (lambda: lp.output_error(HEAD, EYE, [1, 0], 5), "mu must be a measure"),
+    "averaged tokens an array": (
+        lambda: lp.expect(lp.Output(), HEAD, EYE, [1, 0], 5),
+        "mu must be a measure",
+    ),
+    "order 200": (lambda: lp.participation_moment((200,), 1.0, 10), "add up to at most 64"),
+    "integer of 401 digits": (lambda: lp.regime(1.0, 10**400), "an integer of 401 digits"),
+    "traced sampling": (
+        lambda: jax.jit(lambda z: lp.expect(lp.Output(), HEAD, GAUSSIAN, z, 5, lp.MonteCarlo(KEY)))(
+            np.ones(2)
+        ),
+        "MonteCarlo cannot run under jit",
+    ),
     "tokens with outliers": (
         lambda: lp.output_error(HEAD, lp.Empirical([[1e3, 0.0], [0.0, 0.0]]), np.ones(2), 10),
         "tokens whose scores differ by 1e\\+03. To fix: remove tokens that are outliers",
@@ -84,11 +117,11 @@ MISTAKES = {
     "table beyond its range": (lambda: lp.ParticipationTable(10.0, 1.0)(2.0), "table's range"),
     "sampling an infinite prompt": (
         lambda: lp.sample_outputs(KEY, HEAD, GAUSSIAN, [1, 0], np.inf, 3),
-        "L .the number of tokens to sample. must be a positive integer",
+        "L must be a whole number >= 1 where prompts are sampled",
     ),
     "sampling half a token": (
         lambda: lp.sample_outputs(KEY, HEAD, GAUSSIAN, [1, 0], 2.5, 3),
-        "must be a positive integer",
+        "L must be a whole number",
     ),
     "sampling scores of signs": (
         lambda: lp.sample_outputs(KEY, HEAD, lp.Rademacher(2), [1, 0], 5, 3),
@@ -164,7 +197,7 @@ MISTAKES = {
     ),
     "error bar of an array": (
         lambda: lp.prompt_uncertainty(HEAD, EYE, [1, 0]),
-        r"wrap an array of tokens of shape \(L, d\) as Empirical",
+        r"wrap tokens of shape \(L, d\) as Empirical",
     ),
     "error bar of one token": (
         lambda: lp.prompt_uncertainty(HEAD, lp.Empirical([[1, 0]]), [1, 0]),

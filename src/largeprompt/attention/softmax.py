@@ -24,6 +24,7 @@ from .engines import (
 from .head import AbstractHead, Head
 
 
+@_checks.accepts(head=AbstractHead)
 def attend(
     head: AbstractHead,
     measure: AbstractMeasure,
@@ -184,6 +185,7 @@ class Jacobians(NamedTuple):
     V: Float[Array, "*batch m m d"]
 
 
+@_checks.accepts(head=AbstractHead)
 def attend_jacobians(
     head: AbstractHead,
     measure: AbstractMeasure,

@@ -5,6 +5,7 @@ from typing import Literal, get_args
 import numpy as np
 
 from .. import _checks
+from .._float64 import not_traced
 from .._typing import ArrayInput, KeyInput
 from ..attention import AbstractHead
 from ..measures import AbstractMeasure
@@ -32,6 +33,7 @@ _RANKS = (None, 0, 1, 2, 4, 8, 16, 32)  # tails that `size` chooses from
 FEWEST_HELD_OUT = 8  # queries from which on some are held out
 
 
+@not_traced
 def compress(
     prompt: AbstractMeasure,
     queries: ArrayInput,

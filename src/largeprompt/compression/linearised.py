@@ -19,7 +19,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from .. import _checks
-from .._float64 import in_float64
+from .._float64 import in_float64, not_traced
 from .._linalg import covariance_root
 from .._typing import ArrayInput
 from ..attention import AbstractHead, Head
@@ -58,6 +58,8 @@ class AffineMap(eqx.Module):
         return jnp.matmul(z, slope.T, precision="highest") + intercept
 
 
+@_checks.accepts(head=AbstractHead, mu=AbstractMeasure)
+@not_traced
 @in_float64
 def linearise(
     head: AbstractHead,

@@ -20,6 +20,7 @@ import xarray as xr
 from jaxtyping import Array, Float, Int, Key
 
 from .. import _checks
+from .._float64 import not_traced
 from .._lengths import token_count
 from .._softmax_sums import SoftmaxSums
 from .._typing import ArrayInput, KeyInput
@@ -32,6 +33,8 @@ from ._attributes import attributes
 _BLOCK = 4096  # tokens drawn at once: part of what defines the random stream
 
 
+@_checks.accepts(head=AbstractHead, mu=AbstractMeasure)
+@not_traced
 def growing_prompt(
     key: KeyInput,
     head: AbstractHead,

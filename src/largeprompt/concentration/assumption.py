@@ -21,7 +21,7 @@ import numpy as np
 import xarray as xr
 
 from .. import _checks
-from .._float64 import in_float64
+from .._float64 import in_float64, not_traced
 from .._linalg import covariance_root
 from ..attention import AbstractHead
 from ..measures import AbstractMeasure, Empirical, Gaussian
@@ -37,6 +37,8 @@ _POINTS = 2**8  # queries, where there is no closed form
 _TOKENS = 2**12
 
 
+@_checks.accepts(head=AbstractHead, mu=AbstractMeasure, nu=AbstractMeasure)
+@not_traced
 @in_float64
 def assumption_3_3(
     head: AbstractHead,

@@ -26,6 +26,7 @@ import xarray as xr
 from jaxtyping import Float
 
 from .. import _checks
+from .._float64 import not_traced
 from .._linalg import covariance_root
 from .._typing import ArrayInput
 from ..attention import AbstractHead
@@ -40,6 +41,7 @@ _STATEMENTS = {  # statement: (power of sigma, power of ln L)
 }
 
 
+@not_traced
 def proposition_3_1(
     c1: ArrayInput, c2: ArrayInput, sigma: ArrayInput, L: ArrayInput
 ) -> Float[np.ndarray, "..."]:

@@ -3,6 +3,8 @@
 import numpy as np
 import xarray as xr
 
+from .. import _checks
+from .._float64 import not_traced
 from .._lengths import length_vector, longest_finite
 from .._typing import ArrayInput
 from ..attention import AbstractHead
@@ -14,6 +16,8 @@ from ._attributes import attributes
 from ._query_law import query_law
 
 
+@_checks.accepts(head=AbstractHead, mu=AbstractMeasure)
+@not_traced
 def limit_comparison(
     head: AbstractHead,
     mu: AbstractMeasure,

@@ -18,6 +18,7 @@ from ._query_law import query_law
 from .explicit_bound import explicit_bound
 
 
+@_checks.accepts(head=AbstractHead, mu=AbstractMeasure)
 @not_traced
 def concentration_curve(
     head: AbstractHead,
@@ -92,6 +93,8 @@ def local_slope(lengths: np.ndarray, values: Values) -> np.ndarray:
     if values.slope is not None:
         slope[finite] = lengths[finite] * values.slope[finite] / values.value[finite]
     elif finite.sum() > 1:
-        order = np.flatnonzero(finite)[np.argsort(lengths[finite])]
-        slope[order] = np.gradient(np.log(values.value[order]), np.log(lengths[order]))
+        each, which, times = np.unique(lengths[finite], return_inverse=True, return_counts=True)
+        if len(each) > 1:  # values at equal lengths are averaged
+            value = np.bincount(which, values.value[finite]) / times
+            slope[finite] = np.gradient(np.log(value), np.log(each))[which]
     return slope

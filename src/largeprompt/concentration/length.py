@@ -7,6 +7,7 @@ import numpy as np
 
 from .. import _checks
 from .._float64 import not_traced
+from .._progress import progress_bar
 from .._search import smallest_length
 from .._typing import ArrayInput
 from ..attention import AbstractHead
@@ -31,6 +32,7 @@ class PromptLength(NamedTuple):
     sentence: str
 
 
+@_checks.accepts(head=AbstractHead, mu=AbstractMeasure)
 @not_traced
 def prompt_length_for(
     head: AbstractHead,
@@ -112,9 +114,11 @@ def _search(error: AlongLength, target: float, share: str) -> PromptLength:
 
     def too_large(lengths: np.ndarray) -> np.ndarray:
         found = error(lengths)
+        advance(len(lengths))
         return found.value + 2 * found.error > target
 
-    length = smallest_length(too_large, LONGEST)
+    with progress_bar("searching for the length", unit="lengths") as advance:
+        length = smallest_length(too_large, LONGEST)
     if math.isinf(length):
         left = float(error(np.array([LONGEST])).value[0])
         sentence = (

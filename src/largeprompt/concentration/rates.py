@@ -13,11 +13,13 @@ import numpy as np
 import xarray as xr
 
 from .. import _checks
+from .._float64 import not_traced
+from .._lengths import one_length
 from .._linalg import covariance_root
 from .._typing import ArrayInput
 from ..attention import AbstractHead
 from ..measures import AbstractMeasure, Gaussian
-from ..participation import participation
+from ..participation import moment_functions
 
 _AVERAGING, _FROZEN = 2 / 3, 2.0  # thresholds in sigma^2 / ln L
 
@@ -94,7 +96,7 @@ def regime(sigma: ArrayInput, L: ArrayInput) -> Regime:
     sigma = _checks.number(
         "sigma", sigma, "pass the standard deviation sqrt(u'Gu) of the scores", least=0.0
     )
-    L = _checks.number("L", L, "pass the number of tokens, or math.inf", least=1.0, finite=False)
+    L = one_length(L)
     variance = sigma * sigma  # a product overflows to infinity, a power raises
     x = variance / math.log(L) if L > 1 else (math.inf if variance > 0 else 0.0)
     averaging_from, frozen_until = (
@@ -126,18 +128,15 @@ def _exact(sigma: float, L: float) -> tuple[float, float]:
     """P_2, and the squared error relative to one token, for tokens N(0, 1)."""
     if L == 1:
         return 1.0, 1.0
-    try:
-        found = participation(sigma, L)
-    except ValueError:  # outside its domain: huge sigma in a short prompt, or L beyond 1e100
-        return math.nan, math.nan
-    p2, p3, p22 = (float(value) for value in (found.p2, found.p3, found.p22))
-    share = sigma * sigma / (1 + sigma * sigma)
-    return p2, (1 - share) * p2 + share * (p2 - 6 * p3 + 6 * p22)
+    if math.isinf(L):
+        return 0.0, 0.0
+    p2, other = moment_functions(np.array([sigma]), L)[:, 0].tolist()
+    inverse = 1 / sigma if sigma > 0 else math.inf
+    share = 1 / (1 + inverse * inverse)
+    return p2, (1 - share) * p2 + share * (2 * p2 - other)
 
 
 def _in_words(p2: float, relative_error: float) -> str:
-    if math.isnan(p2):
-        return "P_2 is not resolved here."
     if p2 == 0:
         return "The infinite prompt has no error."
     count = 1 / p2
@@ -192,6 +191,8 @@ class Horizon(NamedTuple):
     pointwise_rate: float
 
 
+@_checks.accepts(head=AbstractHead, mu=AbstractMeasure)
+@not_traced
 def horizon(head: AbstractHead, mu: AbstractMeasure) -> Horizon:
     """Two rates of self-attention, where queries are drawn like the tokens (nu = mu Gaussian).
 

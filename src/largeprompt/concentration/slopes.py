@@ -24,6 +24,7 @@ class SlopeFit(NamedTuple):
     misfit: float
 
 
+@_checks.accepts(curve=xr.Dataset)
 def fit_slope(curve: xr.Dataset, confidence: float = 0.95) -> SlopeFit:
     """Weighted least squares of ln value against ln L, each point weighted by its relative error.
 

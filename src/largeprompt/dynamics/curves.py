@@ -9,15 +9,17 @@ import numpy as np
 import xarray as xr
 
 from .. import _checks
-from .._float64 import in_float64
+from .._float64 import in_float64, not_traced
 from .._lengths import length_vector
 from .._provenance import describe, versions
 from .._typing import ArrayInput
-from ..icl import Attention, BlockParams, LinearRegression
+from ..icl import AbstractTask, Attention, BlockParams, LinearRegression
 from ..prompts import MonteCarlo, needed_key
 from .flow import gradient_flow
 
 
+@_checks.accepts(task=AbstractTask)
+@not_traced
 @in_float64
 def flow_curves(
     task: LinearRegression,
@@ -78,6 +80,8 @@ def flow_curves(
     return data
 
 
+@_checks.accepts(task=AbstractTask)
+@not_traced
 @in_float64
 def risk_curves(task: LinearRegression, lengths: ArrayInput, method: MonteCarlo) -> xr.Dataset:
     """Risks of the best softmax head, the best linear head and ridge regression along lengths.

@@ -1,6 +1,7 @@
 """Stochastic descent on the in-context risk (optax): one run, or many trained together."""
 
 import math
+import warnings
 from collections.abc import Hashable, Sequence
 from pathlib import Path
 from typing import Any
@@ -22,9 +23,11 @@ from ..prompts import AbstractMethod, Exact, MonteCarlo
 from ._optimisers import shared
 from .group import Descent, Group
 
+_MANY_TOKENS = 1e10  # about half a minute on a few cores
 _RATE = 1e-3
 
 
+@_checks.accepts(task=AbstractTask)
 @not_traced
 def descend(
     key: KeyInput,
@@ -85,6 +88,7 @@ def descend(
     )[0]
 
 
+@_checks.accepts(task=AbstractTask)
 def descend_many(
     keys: Key[Array, " runs"],
     task: AbstractTask,
@@ -139,6 +143,7 @@ def descend_many(
             )
         )
     optimiser = shared(optimiser)
+    _warn_of_many_tokens(lengths, steps, batch, method)
     batches: dict[Hashable, list[int]] = {}
     for i, run in enumerate(zip(lengths, attention, strict=True)):
         batches.setdefault(task.batching_key(*run, method), []).append(i)
@@ -193,6 +198,19 @@ def _checked_method(method: AbstractMethod | None) -> AbstractMethod:
             )
         )
     return method
+
+
+def _warn_of_many_tokens(
+    lengths: list[float], steps: int, batch: int, method: AbstractMethod
+) -> None:
+    """Warn if a call draws so many tokens that it takes minutes."""
+    tokens = steps * batch * sum(length for length in lengths if math.isfinite(length))
+    if tokens > _MANY_TOKENS and not isinstance(method, Exact):
+        warnings.warn(
+            f"this draws steps * batch * L = {tokens:.1e} tokens, which takes minutes or longer: "
+            "method=lp.Exact() costs the same for every L",
+            stacklevel=4,
+        )
 
 
 def _check_runs(keys: Any, params: AbstractParams, lengths: list[float], attention: Any) -> None:

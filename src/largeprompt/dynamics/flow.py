@@ -31,6 +31,7 @@ _STEPS = 2048  # most steps of a segment
 _SHARPER = 1e-5  # tolerances of the descent, relative to those in the valley
 
 
+@_checks.accepts(task=AbstractTask)
 @not_traced
 @in_float64
 def gradient_flow(

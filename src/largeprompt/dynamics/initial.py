@@ -7,11 +7,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from .. import _checks
-from .._float64 import in_float64
+from .._float64 import in_float64, not_traced
 from .._typing import ArrayInput
 from ..icl import AbstractTask, BlockParams, LinearRegression
 
 
+@_checks.accepts(task=AbstractTask)
+@not_traced
 def admissible_alpha(task: LinearRegression) -> float:
     """The bound $sqrt(2) / (d^{1/4} |Sig|_op)$ on alpha in initialisation (9) of Boursier & Boyer.
 
@@ -24,6 +26,7 @@ def admissible_alpha(task: LinearRegression) -> float:
     return math.sqrt(2) / (task.inputs**0.25 * norm) if norm > 0 else math.inf
 
 
+@_checks.accepts(task=AbstractTask)
 @in_float64
 def balanced_init(
     task: LinearRegression, alpha: ArrayInput, theta: ArrayInput | None = None

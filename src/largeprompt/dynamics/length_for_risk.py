@@ -9,11 +9,11 @@ import numpy as np
 import xarray as xr
 
 from .. import _checks
-from .._float64 import in_float64
+from .._float64 import in_float64, not_traced
 from .._provenance import versions
 from .._search import smallest_length
 from .._typing import ArrayInput
-from ..icl import Attention, BlockParams, LinearRegression
+from ..icl import AbstractTask, Attention, BlockParams, LinearRegression
 from .flow import gradient_flow
 from .initial import admissible_alpha, balanced_init
 
@@ -22,6 +22,8 @@ _AGREE = 1e-6  # of the excess risk: the end of a flow is the minimiser
 _GOAL = 1e-8  # largest gradient norm at which a flow ends
 
 
+@_checks.accepts(task=AbstractTask)
+@not_traced
 @in_float64
 def prompt_length_for_risk(
     task: LinearRegression,

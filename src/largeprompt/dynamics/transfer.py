@@ -52,6 +52,7 @@ class Comparison(NamedTuple):
         return float(inside[-1]) if inside.size else 0.0
 
 
+@_checks.accepts(finite=Trajectory, infinite=Trajectory)
 @in_float64
 def compare(finite: Trajectory, infinite: Trajectory) -> Comparison:
     """Gaps between flows at finite and infinite L from one start, with the envelope of Lemma D.1.
@@ -112,6 +113,7 @@ def _common_times(one: Trajectory, other: Trajectory) -> np.ndarray:
     return times
 
 
+@_checks.accepts(task=AbstractTask)
 @in_float64
 def transfer_curve(
     task: AbstractTask,

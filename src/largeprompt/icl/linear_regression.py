@@ -15,7 +15,7 @@ from jaxtyping import Array, Float, Int, Key
 
 from .. import _checks
 from .._arrays import cast
-from .._float64 import in_float64
+from .._float64 import in_float64, not_traced
 from .._lengths import one_length, token_count
 from .._linalg import psd_sqrt
 from .._typing import ArrayInput, KeyInput
@@ -61,6 +61,7 @@ from .risks import (
     for_each_head,
     mean_of_replicates,
     padded,
+    refuse_traced_risk,
     require_number,
     unsupported,
 )
@@ -347,6 +348,7 @@ class LinearRegression(AbstractTask):
             return super().test_risk(key, runs, like)
         return conditional_test_risk(self, key, runs)
 
+    @not_traced
     @in_float64
     def bayes_risk(self, L: ArrayInput, method: AbstractMethod | None = None) -> Estimate:
         """The risk of the posterior mean: ridge regression with penalty tau^2 S_w^-1.
@@ -397,6 +399,7 @@ class LinearRegression(AbstractTask):
             if enough or draws.size + size > method.max_replicates:
                 return Estimate(np.asarray(value), np.asarray(error), method)
 
+    @not_traced
     @in_float64
     def minimiser(
         self, L: ArrayInput, attention: Attention = "softmax", heads: int = 1
@@ -453,6 +456,7 @@ class _Quadrature(AbstractRisk):
 
     @in_float64
     def of(self, params: AbstractParams) -> Estimate:
+        refuse_traced_risk(params)
         return self._estimate(REPLICATES * _POINTS, lambda risk: compiled(risk, params))
 
     def fresh(self) -> FreshRisk:
@@ -493,6 +497,7 @@ class _QuasiRandom(AbstractRisk):
 
     @in_float64
     def of(self, params: AbstractParams) -> Estimate:
+        refuse_traced_risk(params)
         functions = self._functions(self._keys(), _POINTS)
         values = [np.asarray(compiled(function, params)) for function in functions]
         return mean_of_replicates(_inside(np.stack(values)), self.method)

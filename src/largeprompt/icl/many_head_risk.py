@@ -28,9 +28,8 @@ from jaxtyping import Array, Float
 
 from .._arrays import to_numpy
 from .._float64 import by_host, is_traced
-from ..participation import pair_table, range_for, table_error
+from ..participation import correlation, pair_table, range_for, table_error
 from ..prompts.gaussian_rule import gaussian_rule, isotropic_rule
-from ..prompts.many_heads import correlation_of
 from ..prompts.methods import Estimate, Exact
 from ._exact_risk import Problem, label_size
 from .coordinates import Coordinates
@@ -209,7 +208,7 @@ def _averages(
         for k in range(h, H):
             # small scores, with large b, need the accuracy of a table of small range
             table = pair_table(L, max(ranges[h], ranges[k]), isotropic)
-            rho = np.ones_like(w) if h == k else correlation_of(S[h, k], sigma[h], sigma[k])
+            rho = np.ones_like(w) if h == k else correlation(S[h, h], S[k, k], S[h, k])
             c, alpha, beta, delta, both = table.values(sigma[h], sigma[k], rho)
             slope = table.slopes(sigma[h], sigma[k], rho)
             mixed = both + delta

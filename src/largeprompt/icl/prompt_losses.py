@@ -24,6 +24,7 @@ from .risks import (
     for_each_head,
     mean_of_replicates,
     padded,
+    refuse_traced_risk,
 )
 from .task import AbstractTask
 
@@ -61,6 +62,7 @@ class PromptRisk(AbstractRisk):
         self.count = method.batch or _PROMPTS
 
     def of(self, params: AbstractParams) -> Estimate:
+        refuse_traced_risk(params)
         tokens = int(self.length) if math.isfinite(self.length) else 1
         one = self.task.loss_of_prompt(params, self.length, self.attention, self.method)
         return self.method.average(one, numbers=self.task.dim * tokens)

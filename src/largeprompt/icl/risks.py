@@ -12,7 +12,7 @@ from jaxtyping import Array, Float, Int, Key
 
 from .. import _checks
 from .._arrays import to_jax, to_numpy
-from .._float64 import in_float64, is_traced
+from .._float64 import in_float64, is_traced, refuse_traced
 from ..prompts.methods import AbstractMethod, Estimate, Exact
 from .params import AbstractParams
 
@@ -26,6 +26,12 @@ LossOfKey = Callable[[Key[Array, ""]], Float[Array, ""]]
 
 REPLICATES = 8  # of the sample behind a test risk
 _CHUNK = 64  # heads
+
+
+def refuse_traced_risk(params: AbstractParams) -> None:
+    """Raise if a risk that is estimated by values on the host is differentiated or compiled."""
+    fix = "differentiate or compile objective = task.objective(L, like=params, method=...) instead"
+    refuse_traced("task.risk of these parameters by this method", fix, params)
 
 
 class AbstractRisk(abc.ABC):

@@ -37,7 +37,7 @@ def require_domain(measure: Any, name: str, tilts: Float[Array, "*batch d"], val
     inside = jax.vmap(measure.in_domain)(tilts.reshape(-1, tilts.shape[-1]))
     known = not isinstance(inside, Tracer)
     received = f"{name} outside it"
-    if known and not np.all(inside):
+    if known and not np.all(inside) and not isinstance(tilts, Tracer):
         rows = np.asarray(tilts).reshape(-1, tilts.shape[-1])
         received = f"{name} = {rows[np.argmin(inside)].tolist()}"
     return _checks.require(

@@ -10,10 +10,14 @@ from .exponential import NumpyTable as NumpyTable
 from .exponential import exponential_table as exponential_table
 from .gradient_moments import GradientMoments as GradientMoments
 from .gradient_moments import gradient_moments as gradient_moments
+from .gradient_moments import gradient_moments_at as gradient_moments_at
 from .nested_moments import nested_moments as nested_moments
 from .nested_moments import nested_pair_moments as nested_pair_moments
+from .nested_moments import nested_pair_moments_at as nested_pair_moments_at
 from .pair_moments import PairMoments as PairMoments
+from .pair_moments import correlation as correlation
 from .pair_moments import pair_moments as pair_moments
+from .pair_moments import pair_moments_at as pair_moments_at
 from .pair_table import MANY as MANY
 from .pair_table import PairTable as PairTable
 from .pair_table import pair_table as pair_table
@@ -27,4 +31,5 @@ from .table import output_moment_table as output_moment_table
 from .weight_moments import Participation as Participation
 from .weight_moments import moment_functions as moment_functions
 from .weight_moments import participation as participation
+from .weight_moments import participation_at as participation_at
 from .weight_moments import participation_moment as participation_moment

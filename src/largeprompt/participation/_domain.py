@@ -17,11 +17,12 @@ WIDEST = 1e8  # beyond, the nodes of the Laplace rule overflow
 RESOLVED, SHORT = 40.0, 100.0
 
 
-def checked_deviation(name: str, sigma: ArrayInput) -> Array | np.ndarray:
-    """Validate score deviations, from 0 to WIDEST, and cast them to float64."""
+def checked_deviation(name: str, sigma: ArrayInput, power: int = 1) -> Array | np.ndarray:
+    """Validate score deviations, from 0 to WIDEST, or their powers, and cast them to float64."""
     rule = f"sigma must be finite and >= 0, and at most {WIDEST:g}"
     fix = "pass the standard deviation sqrt(u' G u) of the scores"
-    return checked_range(name, "sigma", sigma, 0.0, WIDEST, rule, fix)
+    argument = "sigma" if power == 1 else f"sigma^{power}"
+    return checked_range(name, argument, sigma, 0.0, WIDEST**power, rule, fix)
 
 
 def checked_range(
@@ -40,10 +41,13 @@ def checked_range(
 
 
 def checked(
-    name: str, sigma: ArrayInput, L: ArrayInput
+    name: str, sigma: ArrayInput, L: ArrayInput, power: int = 1
 ) -> tuple[Array | np.ndarray, Array | np.ndarray]:
-    """Validate (sigma, L) and cast them to float64: now if known, at run time if traced."""
-    results = [checked_deviation(name, sigma), length_array(L, name)]
+    """Validate (sigma, L) and cast them to float64: now if known, at run time if traced.
+
+    With `power` = 2 for variances in place of deviations.
+    """
+    results = [checked_deviation(name, sigma, power), length_array(L, name)]
     try:
         np.broadcast_shapes(*(a.shape for a in results))
     except ValueError as error:
@@ -55,7 +59,7 @@ def checked(
             )
         ) from error
     deviation, length = results
-    unresolved = (deviation > RESOLVED) & (length < SHORT)
+    unresolved = (deviation > RESOLVED**power) & (length < SHORT)
     deviation = _checks.require(
         deviation,
         unresolved,
@@ -69,10 +73,21 @@ def checked(
 def apply(
     name: str, kernel: Kernel, sigma: ArrayInput, L: ArrayInput, *more: ArrayInput
 ) -> tuple[Array, ...]:
-    """Apply a kernel of (sigma, L, ...) to broadcast arguments, concrete or traced."""
-    checked_args = checked(name, sigma, L)
-    if not is_traced(*checked_args, *more):
-        return to_jax(evaluate(kernel, *checked_args, *more))
+    """Apply a kernel of (sigma^2, L, ...) to broadcast arguments, concrete or traced."""
+    sigma, L = checked(name, sigma, L)
+    return _apply(name, kernel, sigma**2, L, *more)
+
+
+def apply_at(
+    name: str, kernel: Kernel, variance: ArrayInput, L: ArrayInput, *more: ArrayInput
+) -> tuple[Array, ...]:
+    """The same for given variances sigma^2."""
+    return _apply(name, kernel, *checked(name, variance, L, 2), *more)
+
+
+def _apply(name: str, kernel: Kernel, *args: ArrayInput) -> tuple[Array, ...]:
+    if not is_traced(*args):
+        return to_jax(evaluate(kernel, *args))
     require_x64(name)
-    arrays = jnp.broadcast_arrays(*(jnp.asarray(a, jnp.float64) for a in (*checked_args, *more)))
+    arrays = jnp.broadcast_arrays(*(jnp.asarray(a, jnp.float64) for a in args))
     return elementwise(kernel)(*arrays)

@@ -28,6 +28,8 @@ import numpy as np
 import scipy.special
 
 from .._arrays import Values, library
+from .._linalg import safe_sqrt
+from . import _small_variance
 from .partitions import merged_blocks
 
 Probes = tuple[tuple[int, ...], ...]
@@ -238,6 +240,23 @@ def _fixed_lattice(top: int) -> tuple[np.ndarray, np.ndarray]:
     return x, np.exp(-(x**2) / 2) * (x[1] - x[0]) / math.sqrt(2 * math.pi)
 
 
+def _narrow_lattice(
+    variance: Values, narrow: Values, tiny: Values, top: int
+) -> tuple[Values, Values]:
+    """Scores and weights for sigma < SWITCH: the fixed lattice, or nodes that do not move."""
+    xp, scale = library(variance), _small_variance.scale_for(top)
+    x, normal = _fixed_lattice(top)
+    s, normal = narrow * x, xp.zeros_like(narrow) + normal
+    if xp is np and not np.any(tiny):
+        return s, normal
+    missing = SCORE_NODES - _small_variance.NODES
+    nodes = np.pad(scale * _small_variance.nodes(), (0, missing))
+    weights = _small_variance.weights(xp.where(tiny, variance, 0.0) / scale**2)[..., 0, :]
+    weights = xp.concatenate([weights, xp.zeros((*weights.shape[:-1], missing))], axis=-1)
+    tiny = tiny[..., None]
+    return xp.where(tiny, nodes, s), xp.where(tiny, weights, normal)
+
+
 class Rule(NamedTuple):
     """Nodes of the Laplace integral for each (sigma, L); see the module's docstring."""
 
@@ -247,7 +266,7 @@ class Rule(NamedTuple):
 
 
 def laplace_rule(
-    sigma: Values,
+    variance: Values,
     L: Values,
     probes: Probes,
     power: int = 0,
@@ -255,11 +274,16 @@ def laplace_rule(
 ) -> Rule:
     """weight and rho_{j,k}, j up to `power`, k up to the largest order in `probes`; 1 <= L < inf.
 
-    Node placement has no derivative: the integral does not depend on it, and its derivative is the
-    same rule applied to the derivative of the integrand.
+    Scores have the given variance, and the rule is smooth in it, also at 0. Node placement has no
+    derivative: the integral does not depend on it, and its derivative is the same rule applied to
+    the derivative of the integrand.
     """
-    xp = library(sigma, L)
+    xp = library(variance, L)
     top, least = max(map(max, probes)), min(map(sum, probes))
+    tiny = variance < _small_variance.scale_for(top) ** 2
+    if xp is np and power:  # no derivatives to get right, and powers of scores keep all digits
+        tiny = np.zeros_like(tiny)
+    sigma = safe_sqrt(variance)
     small = sigma < SWITCH
 
     def either(
@@ -275,23 +299,21 @@ def laplace_rule(
         return xp.where(where.reshape(where.shape + (1,) * axes), first, second)
 
     # Arguments are safe for both lattices, so neither spoils a derivative where it is not used.
-    narrow = xp.where(small, sigma, 0.5 * SWITCH)[..., None]
+    narrow = xp.where(small & ~tiny, sigma, 0.5 * SWITCH)[..., None]
     wide = xp.where(small, 2.0 * SWITCH, sigma)[..., None]
 
     place_sigma, place_L = frozen(sigma), frozen(L)
     window = laplace_window(place_sigma, place_L, probes)
     tau, step = stretched_lattice(place_sigma, place_L, window, tau_nodes(least))
     y, dy = _mapped_lattice(frozen(wide[..., 0]), window)
-    x, normal = _fixed_lattice(top)
-
-    fixed_s = narrow * x
+    fixed_s, normal = _narrow_lattice(variance, narrow, tiny, top)
     z = xp.exp(y)
     density = dy / (wide * math.sqrt(2 * math.pi))
     # the reference keeps e^{ky} in range for astronomically large L
     y_ref = xp.minimum(window.y_high, 0.0)[..., None]
     k = np.arange(top + 1.0)[:, None]
     rows = either(
-        lambda: normal * xp.exp(k * fixed_s[..., None, :]),
+        lambda: normal[..., None, :] * xp.exp(k * fixed_s[..., None, :]),
         lambda: density[..., None, :] * xp.exp(k * (y - y_ref)[..., None, :] - z[..., None, :]),
     )
 
@@ -301,7 +323,7 @@ def laplace_rule(
         return density * xp.where(beyond < 0, -xp.expm1(-z) - outer, outer - xp.exp(-z))
 
     # 1 - phi_0 is the sum of `normal` times 1 - kernel, or that of the bump plus a normal step
-    extra = either(lambda: xp.zeros_like(y) + normal, bump)
+    extra = either(lambda: normal, bump)
 
     def one_token(part: Any) -> tuple[Values, ...]:
         """Sums over the scores: of the rows times each power of the score, and of `extra`.
@@ -340,12 +362,14 @@ def laplace_rule(
     )
     tail = extra_sum[..., 0, :] + step_sum
     near = tail < 0.5
+    # weights of both signs leave rounding where e^{-t} is far below 1: nothing to integrate there
+    good = ~tiny[..., None] | (sums[..., 0, :] > _small_variance.ROUNDING)
     log_phi = xp.where(
         near,
         xp.log1p(-xp.where(near, tail, 0.5)),
-        xp.log(xp.where(near, 1.0, sums[..., 0, :])),
+        xp.log(xp.where(near | ~good, 1.0, sums[..., 0, :])),
     )
-    weight = step * xp.exp(L[..., None] * log_phi)
+    weight = xp.where(good, step * xp.exp(L[..., None] * log_phi), 0.0)
 
     origin = either(lambda: tau, lambda: y_ref + xp.zeros_like(tau))
     scale = xp.exp(k * origin[..., None, :] + (xp.log(L)[..., None] - log_phi)[..., None, :])

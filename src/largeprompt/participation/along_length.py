@@ -30,17 +30,19 @@ class Along(NamedTuple):
 
 def participation_along(sigma: ArrayInput, L: ArrayInput) -> Along:
     """(P_2, P_3, P_22) and their derivatives in L at known numbers; both vanish at L = infinity."""
-    return _along("participation_along", participation_kernel, sigma, L)
+    return _along("participation_along", participation_kernel, 3, sigma, L)
 
 
 def gradient_moments_along(sigma: ArrayInput, L: ArrayInput) -> Along:
     """The six moments of `gradient_moments`, in its order, and their derivatives in L."""
-    return _along("gradient_moments_along", gradient_moments_kernel, sigma, L)
+    return _along("gradient_moments_along", gradient_moments_kernel, 6, sigma, L)
 
 
-def _along(name: str, kernel: Kernel, sigma: ArrayInput, L: ArrayInput) -> Along:
-    both = evaluate_with_slope(kernel, 1, *checked(name, sigma, L))
+def _along(name: str, kernel: Kernel, count: int, sigma: ArrayInput, L: ArrayInput) -> Along:
+    """The first `count` results of a kernel; the next one is the error."""
+    sigma, L = checked(name, sigma, L)
+    both = evaluate_with_slope(kernel, 1, np.square(sigma), L)
     half = len(both) // 2
     finite = np.isfinite(np.asarray(L, np.float64))
-    slope = np.where(finite, np.stack(both[half : 2 * half - 1]), 0.0)
-    return Along(np.stack(both[: half - 1]), slope, both[half - 1])
+    slope = np.where(finite, np.stack(both[half : half + count]), 0.0)
+    return Along(np.stack(both[:count]), slope, both[count])

@@ -24,14 +24,14 @@ from jaxtyping import Array, Float
 
 from .._arrays import Values, library
 from .._typing import ArrayInput
-from ._domain import apply
+from ._domain import apply, apply_at
 from ._laplace import Rule, contract, frozen, laplace_rule
 from .score_moments import Factors
 from .stein import Combination, Polynomial, combine, moment_probes
 from .weight_moments import finite_length
 
 _ROUNDING = 2e-14  # relative error of one participation or score moment
-_DIRECT_FROM = 0.5  # below this sigma the Stein form has nothing to cancel
+_SMALL = 0.5  # below this sigma the Stein form has nothing to cancel
 
 
 class GradientMoments(eqx.Module):
@@ -48,6 +48,10 @@ class GradientMoments(eqx.Module):
     dispersion: Float[Array, "..."]
     coupling: Float[Array, "..."]
     error: Float[Array, "..."]
+    # differences over powers of sigma^2, finite at 0; sharp for small sigma, 0 for large
+    linear: Float[Array, "..."]
+    crossed: Float[Array, "..."]
+    quadratic: Float[Array, "..."]
 
 
 # (combination of products of Y(j,k), divided by sigma^2 to the power): each quantity is the sum
@@ -88,6 +92,41 @@ def stein_form(name: str) -> Polynomial:
     return {power: {m: c for m, c in terms.items() if c} for power, terms in total.items()}
 
 
+_DISTINCT = {(2,): 1, (3,): -2, (2, 2): 1}  # E sum_{i != j} p_i^2 p_j^2 (..) at given weights
+
+
+@lru_cache(maxsize=1)
+def quotients() -> dict[str, Polynomial]:
+    """Differences of the quantities that vanish at sigma = 0, over the power of sigma^2 at which
+    they do:
+
+        linear    = (dispersion - distinct) / sigma^2
+        crossed   = (dispersion - P_22 - distinct - coupling) / sigma^2
+        quadratic = (variance_error - 4 dispersion + P_22 + 2 distinct + 2 coupling) / sigma^4
+
+    with distinct = P_2 - 2 P_3 + P_22. Lower powers have cancelled symbolically.
+    """
+    rows = {
+        "linear": ({"dispersion": 1}, 0, -1, 1),
+        "crossed": ({"dispersion": 1, "coupling": -1}, -1, -1, 1),
+        "quadratic": ({"variance_error": 1, "dispersion": -4, "coupling": 2}, 1, 2, 2),
+    }
+    found = {}
+    for name, (parts, of_p22, of_distinct, power) in rows.items():
+        total: Polynomial = defaultdict(lambda: defaultdict(int))
+        for part, weight in parts.items():
+            for p, terms in stein_form(part).items():
+                for moment, c in terms.items():
+                    total[p - power][moment] += weight * c
+        total[-power][2, 2] += of_p22
+        for moment, c in _DISTINCT.items():
+            total[-power][moment] += of_distinct * c
+        kept = {p: {m: c for m, c in terms.items() if c} for p, terms in total.items()}
+        found[name] = {p: terms for p, terms in kept.items() if terms}
+        assert min(found[name]) >= 0
+    return found
+
+
 def _add_up(terms: list[Values]) -> tuple[Values, Values]:
     """(sum, rounding error of the sum) of terms known to relative accuracy _ROUNDING."""
     xp = library(*terms)
@@ -95,17 +134,19 @@ def _add_up(terms: list[Values]) -> tuple[Values, Values]:
     return xp.sum(stacked, axis=0), _ROUNDING * frozen(xp.sum(xp.abs(stacked), axis=0))
 
 
-def _stein_terms(name: str, moments: dict[tuple[int, ...], Values], sigma: Values) -> list[Values]:
+def _stein_terms(
+    polynomial: Polynomial, moments: dict[tuple[int, ...], Values], variance: Values
+) -> list[Values]:
     return [
-        c * moments[m] * sigma ** (2 * power)
-        for power, terms in stein_form(name).items()
+        c * moments[m] * variance**power
+        for power, terms in polynomial.items()
         for m, c in terms.items()
     ]
 
 
-def _direct_terms(name: str, rule: Rule, L: Values, sigma: Values) -> list[Values]:
+def _direct_terms(name: str, rule: Rule, L: Values, variance: Values) -> list[Values]:
     return [
-        weight * contract(rule, L, _sorted(factors)) / sigma ** (2 * divide_by)
+        weight * contract(rule, L, _sorted(factors)) / variance**divide_by
         for combination, divide_by in _QUANTITIES[name]
         for factors, weight in combination.items()
     ]
@@ -115,23 +156,24 @@ def _sorted(factors: Factors) -> Factors:
     return tuple(sorted(factors, reverse=True))
 
 
-def gradient_moments_kernel(sigma: Values, L: Values) -> tuple[Values, ...]:
-    xp = library(sigma, L)
+def gradient_moments_kernel(variance: Values, L: Values) -> tuple[Values, ...]:
+    """The fields of `GradientMoments` for scores of this variance."""
+    xp = library(variance, L)
     finite, L = finite_length(L)
     wanted = {m for name in _QUANTITIES for terms in stein_form(name).values() for m in terms}
     wanted |= {(2,), (3,), (2, 2)}
-    rule = laplace_rule(sigma, L, moment_probes(wanted))
+    rule = laplace_rule(variance, L, moment_probes(wanted))
     moments = {m: contract(rule, L, tuple((0, k) for k in m)) for m in wanted}
 
-    direct_ok = sigma > _DIRECT_FROM
-    safe = xp.where(direct_ok, sigma, 1.0)
+    direct_ok = variance > _SMALL**2
+    safe = xp.where(direct_ok, variance, 1.0)
     # the quantities do not depend on the centre
-    centre = frozen(xp.minimum(safe**2, safe * xp.sqrt(2 * xp.log(frozen(L)))))
+    centre = frozen(xp.minimum(safe, xp.sqrt(2 * safe * xp.log(frozen(L)))))
     direct_rule = laplace_rule(safe, L, ((4,), (2, 2), (1, 1, 1, 1)), 4, centre)
 
     values, errors = [], []
     for name in _QUANTITIES:
-        reduced, reduced_error = _add_up(_stein_terms(name, moments, sigma))
+        reduced, reduced_error = _add_up(_stein_terms(stein_form(name), moments, variance))
         direct, direct_error = _add_up(_direct_terms(name, direct_rule, L, safe))
         use_direct = direct_ok & (direct_error < reduced_error)
         value = xp.where(use_direct, direct, reduced)
@@ -141,7 +183,9 @@ def gradient_moments_kernel(sigma: Values, L: Values) -> tuple[Values, ...]:
         errors.append(xp.where(size > 1e-290, error / xp.where(size > 1e-290, size, 1.0), 0.0))
     gap = frozen(xp.abs(contract(rule, L, ((0, 1),) * 4) - 1))
     error = xp.max(xp.stack(errors), axis=0) + gap + frozen(rule.lost)
-    out = (moments[2,], moments[3,], moments[2, 2], *values, error)
+    small = xp.where(direct_ok, 0.0, variance)
+    ratios = [sum(_stein_terms(each, moments, small)) for each in quotients().values()]
+    out = (moments[2,], moments[3,], moments[2, 2], *values, error, *ratios)
     return tuple(xp.where(finite, value, 0.0) for value in out)
 
 
@@ -151,3 +195,8 @@ def gradient_moments(sigma: ArrayInput, L: ArrayInput) -> GradientMoments:
     Broadcasting, precision, jit, vmap and grad as for `participation`. All vanish at L = infinity.
     """
     return GradientMoments(*apply("gradient_moments", gradient_moments_kernel, sigma, L))
+
+
+def gradient_moments_at(variance: ArrayInput, L: ArrayInput) -> GradientMoments:
+    """`gradient_moments` for scores of variance sigma^2, smooth in it, also at 0."""
+    return GradientMoments(*apply_at("gradient_moments", gradient_moments_kernel, variance, L))

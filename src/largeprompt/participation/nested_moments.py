@@ -17,7 +17,8 @@ from .. import _checks
 from .._arrays import Values, library
 from .._lengths import length_array
 from .._typing import ArrayInput
-from ._domain import apply
+from . import _small_variance
+from ._domain import apply, apply_at
 from ._laplace import frozen, laplace_window
 from .pair_moments import (
     PROBES,
@@ -27,6 +28,7 @@ from .pair_moments import (
     collected,
     for_each_row,
     log_of_phi,
+    one_score,
     one_token,
     powers,
     reach_of,
@@ -36,14 +38,21 @@ from .partitions import Block, merged_blocks
 
 
 def _one_prompt(
-    sigma_a: Values, sigma_b: Values, rho: Values, first: Values, rest: Values, *placement: Values
+    variance_a: Values,
+    variance_b: Values,
+    covariance: Values,
+    first: Values,
+    rest: Values,
+    *placement: Values,
 ) -> tuple[Values, ...]:
     """The fields of `PairMoments` for one prompt of first + rest tokens: scalars."""
-    xp = library(sigma_a, sigma_b, rho, first, rest)
-    phi, log_first, good, omega, step, x, normal = one_token(sigma_a, sigma_b, rho, placement)
+    xp = library(variance_a, variance_b, covariance, first, rest)
+    token = one_token(variance_a, variance_b, covariance, placement)
+    phi, log_first, good, omega, step, x, spacing = token
     inverse = xp.where(good, xp.exp(-log_first), 0.0)
-    rows = powers(omega[:, None] + sigma_b * x) @ normal  # the same at t = 0
-    log_rest, good_rest = log_of_phi(rows[0], rows[1])
+    scores, normal, _ = one_score(variance_b, x)
+    rows = powers(omega[:, None] + scores) @ normal[0]  # the same at t = 0
+    log_rest, good_rest = log_of_phi(rows[0], rows[1], _small_variance.ROUNDING)
     rows = xp.where(good_rest, rows[1:] * xp.exp(-log_rest), 0.0)
     weight = xp.where(good & good_rest, step * xp.exp(first * log_first + rest * log_rest), 0.0)
 
@@ -60,21 +69,22 @@ def _one_prompt(
         orders = map(sum, zip(*factors, strict=True))
         return total / math.prod(math.factorial(order - 1) for order in orders)
 
-    return collected(moment, aliasing(xp.maximum(sigma_a, sigma_b) * (x[1] - x[0])))
+    return collected(moment, aliasing(spacing))
 
 
 def _kernel(
-    sigma_a: Values, first: Values, sigma_b: Values, rho: Values, length: Values
+    variance_a: Values, first: Values, variance_b: Values, covariance: Values, length: Values
 ) -> tuple[Values, ...]:
     """The fields of `PairMoments` for vectors of arguments."""
-    xp = library(sigma_a, first, sigma_b, rho, length)
+    xp = library(variance_a, first, variance_b, covariance, length)
     finite = xp.isfinite(length)
     first, length = (xp.where(finite, size, 1.0) for size in (first, length))
     lengths = frozen(xp.stack([first, length]))
-    deviations = frozen(xp.stack([sigma_a, sigma_b]))
+    deviations = xp.sqrt(frozen(xp.stack([variance_a, variance_b])))
     window = laplace_window(deviations, lengths, PROBES)
     reach = xp.max(reach_of(deviations, lengths), axis=0)
-    args = (sigma_a, sigma_b, rho, first, length - first, *window.low, *window.high, reach)
+    args = (variance_a, variance_b, covariance, first, length - first)
+    args = (*args, *window.low, *window.high, reach)
     return tuple(xp.where(finite, value, 0.0) for value in for_each_row(_one_prompt, args))
 
 
@@ -103,7 +113,26 @@ def nested_pair_moments(
     """
     name = "nested_moments"
     sigma_a, sigma_b = (resolved_deviation(name, sigma) for sigma in (sigma_a, sigma_b))
-    rho = checked_correlation(name, rho)
+    covariance = checked_correlation(name, rho) * sigma_a * sigma_b
+    first, length = _checked_lengths(name, first, L)
+    return PairMoments(*apply(name, _kernel, sigma_a, first, sigma_b**2, covariance, length))
+
+
+def nested_pair_moments_at(
+    variance_a: ArrayInput,
+    variance_b: ArrayInput,
+    covariance: ArrayInput,
+    first: ArrayInput,
+    L: ArrayInput,
+) -> PairMoments:
+    """The same for scores of these variances and covariance, smooth in them, also at 0."""
+    name = "nested_moments"
+    variance_a, variance_b = (resolved_deviation(name, v, 2) for v in (variance_a, variance_b))
+    first, length = _checked_lengths(name, first, L)
+    return PairMoments(*apply_at(name, _kernel, variance_a, first, variance_b, covariance, length))
+
+
+def _checked_lengths(name: str, first: ArrayInput, L: ArrayInput) -> tuple[Values, Values]:
     first, length = length_array(first, name), length_array(L, name)
     first = _checks.require(
         first,
@@ -112,4 +141,4 @@ def nested_pair_moments(
         received="a larger number than L",
         fix="pass first <= L",
     )
-    return PairMoments(*apply(name, _kernel, sigma_a, first, sigma_b, rho, length))
+    return first, length

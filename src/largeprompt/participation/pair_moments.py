@@ -26,8 +26,10 @@ from jaxtyping import Array, Float
 
 from .. import _checks
 from .._arrays import Values, library
+from .._linalg import safe_sqrt
 from .._typing import ArrayInput
-from ._domain import apply, checked_deviation, checked_range
+from . import _small_variance
+from ._domain import apply, apply_at, checked_deviation, checked_range
 from ._laplace import DROP, Probes, frozen, laplace_window
 from .partitions import Block, merged_blocks
 from .weight_moments import finite_length
@@ -155,13 +157,13 @@ def _second_functions(x: Values, omega: Values, sigma: Values, rho: Values) -> V
     return jax.lax.cond(resolved, by_density, by_displacement, None)
 
 
-def log_of_phi(tail: Values, phi: Values) -> tuple[Values, Values]:
-    """log phi_00 from 1 - phi_00 where that is small, and where phi_00 has not underflowed.
+def log_of_phi(tail: Values, phi: Values, least: Values = _UNDERFLOW) -> tuple[Values, Values]:
+    """log phi_00 from 1 - phi_00 where that is small, and where phi_00 is above the `least`.
 
     Far out in a corner of the lattice it has, and nothing is left to integrate.
     """
     xp = library(tail, phi)
-    good, near = phi > _UNDERFLOW, tail < 0.5
+    good, near = phi > least, tail < 0.5
     small = xp.log1p(-xp.where(near, tail, 0.5))
     return xp.where(near, small, xp.log(xp.where(near | ~good, 1.0, phi))), good
 
@@ -209,36 +211,113 @@ class OneToken(NamedTuple):
     omega: Values  # ln w
     step: Values  # of ln t times that of ln w
     x: Values  # scores in units of their deviations
-    normal: Values  # weights of their normal density
+    spacing: Values  # of the wider scores
 
 
-def one_token(sigma_a: Values, sigma_b: Values, rho: Values, placement: Sequence) -> OneToken:
+def correlation(variance_a: Values, variance_b: Values, covariance: Values) -> Values:
+    """Correlation of two scores; 0 where one of them is constant.
+
+    Rounding is clipped from the value, not from the derivatives.
+    """
+    xp = library(variance_a, variance_b, covariance)
+    product = safe_sqrt(variance_a) * safe_sqrt(variance_b)
+    positive = product > 0
+    ratio = xp.where(positive, covariance / xp.where(positive, product, 1.0), 0.0)
+    return ratio + frozen(xp.clip(ratio, -1.0, 1.0) - ratio)
+
+
+def one_score(variance: Values, x: Values) -> tuple[Values, Values, Values]:
+    """(scores, weights w_l of each, unit) of `_small_variance`, on its nodes where the variance is
+    small and on the lattice x otherwise.
+    """
+    xp, scale = library(variance, x), _small_variance.SCALE
+    normal = xp.exp(-(x**2) / 2) * (x[1] - x[0]) / math.sqrt(2 * math.pi)
+    if xp is np:
+        sigma = np.sqrt(variance)
+        return sigma * x, normal[None], sigma
+    tiny = variance < scale**2
+    sigma = jnp.sqrt(jnp.where(tiny, 1.0, variance))
+    missing = x.size - _small_variance.NODES
+    nodes = np.pad(scale * _small_variance.nodes(), (0, missing))
+    share = jnp.where(tiny, variance, 0.0) / scale**2
+    weights = _small_variance.weights(share, _small_variance.NODES)
+    return (
+        jnp.where(tiny, nodes, sigma * x),
+        jnp.where(
+            tiny,
+            jnp.pad(weights, ((0, 0), (0, missing))),
+            _small_variance.of_normal(x, normal),
+        ),
+        jnp.where(tiny, scale, sigma),
+    )
+
+
+def _averages(
+    variance_a: Values, variance_b: Values, covariance: Values, x: Values, lattices: tuple
+) -> tuple[Values, dict[Block, Values]]:
+    """1 - phi_00, and t^k w^l phi_kl, where both deviations are resolved by x."""
+    xp = library(variance_a, variance_b, covariance, x, lattices)
+    tau, omega = lattices
+    sigma_a, sigma_b = safe_sqrt(variance_a), safe_sqrt(variance_b)
+    rho = correlation(variance_a, variance_b, covariance)
+    first = powers(tau[:, None] + sigma_a * x)
+    second = _second_functions(x, omega, sigma_b, rho)
+    normal = xp.exp(-(x**2) / 2) * (x[1] - x[0]) / math.sqrt(2 * math.pi)
+    return _products(first, second.mT, first[0] @ normal)
+
+
+def _smooth_averages(
+    variance_a: Values, variance_b: Values, covariance: Values, x: Values, lattices: tuple
+) -> tuple[Values, dict[Block, Values]]:
+    """The same where one of the deviations is small: smooth in the variances and covariance."""
+    sides = one_score(variance_a, x), one_score(variance_b, x)
+    first, second = (
+        powers(lattice[:, None] + scores) @ weights.T
+        for lattice, (scores, weights, _) in zip(lattices, sides, strict=True)
+    )
+    mixed = _small_variance.powers_over_factorials(covariance / (sides[0][2] * sides[1][2]))
+    return _products(first, (second * mixed).mT, first[0, :, 0])
+
+
+def _products(first: Values, second: Values, tail: Values) -> tuple[Values, dict[Block, Values]]:
+    # 1 - e^{-z-z'} = (1 - e^{-z}) + e^{-z} (1 - e^{-z'}): no digits are lost at small t and w
+    found: dict[Block, Values] = {
+        (k, l): first[k + 1] @ second[l + 1] for k, ls in _ORDERS.items() for l in ls
+    }
+    return tail[:, None] + first[1] @ second[0], found
+
+
+def one_token(
+    variance_a: Values, variance_b: Values, covariance: Values, placement: Sequence
+) -> OneToken:
     """The functions of one token on lattices placed at (low_a, low_b, high_a, high_b, reach)."""
-    xp = library(sigma_a, sigma_b, rho, placement)
+    xp = library(variance_a, variance_b, covariance, placement)
+    sigma_a, sigma_b = safe_sqrt(variance_a), safe_sqrt(variance_b)
     low_a, low_b, high_a, high_b, reach = placement
     x = reach * np.linspace(-1.0, 1.0, score_nodes(sigma_a, sigma_b, reach))
     unit_a, unit_b = (np.linspace(0.0, 1.0, nodes) for nodes in LAPLACE_NODES)
     tau, omega = low_a + (high_a - low_a) * unit_a, low_b + (high_b - low_b) * unit_b
     step = (tau[1] - tau[0]) * (omega[1] - omega[0])
 
-    first = powers(tau[:, None] + sigma_a * x)
-    second = _second_functions(x, omega, sigma_b, rho)
-    normal = xp.exp(-(x**2) / 2) * (x[1] - x[0]) / math.sqrt(2 * math.pi)
-    # 1 - e^{-z-z'} = (1 - e^{-z}) + e^{-z} (1 - e^{-z'}): no digits are lost at small t and w
-    tail = (first[0] @ normal)[:, None] + first[1] @ second[0].T
-    phi: dict[Block, Values] = {
-        (k, l): first[k + 1] @ second[l + 1].T for k, ls in _ORDERS.items() for l in ls
-    }
-    log_phi, good = log_of_phi(tail, phi[0, 0])
-    return OneToken(phi, log_phi, good, omega, step, x, normal)
+    args = (variance_a, variance_b, covariance, x, (tau, omega))
+    if xp is np:
+        least, (tail, phi) = _UNDERFLOW, _averages(*args)
+    else:
+        tiny = frozen(xp.minimum(variance_a, variance_b)) < _small_variance.SCALE**2
+        least = jnp.where(tiny, _small_variance.ROUNDING, _UNDERFLOW)
+        tail, phi = jax.lax.cond(tiny, _smooth_averages, _averages, *args)
+    log_phi, good = log_of_phi(tail, phi[0, 0], least)
+    spacing = xp.maximum(sigma_a, sigma_b) * (x[1] - x[0])
+    return OneToken(phi, log_phi, good, omega, step, x, spacing)
 
 
 def _one_pair(
-    sigma_a: Values, sigma_b: Values, rho: Values, L: Values, *placement: Values
+    variance_a: Values, variance_b: Values, covariance: Values, L: Values, *placement: Values
 ) -> tuple[Values, ...]:
     """The fields of `PairMoments` for one pair: scalars."""
-    xp = library(sigma_a, sigma_b, rho, L)
-    phi, log_phi, good, _, step, x, _ = one_token(sigma_a, sigma_b, rho, placement)
+    xp = library(variance_a, variance_b, covariance, L)
+    token = one_token(variance_a, variance_b, covariance, placement)
+    phi, log_phi, good, _, step, *_ = token
     weight = xp.where(good, step * xp.exp(L * log_phi), 0.0)
     scale = xp.exp(xp.log(L) - log_phi)
     ratio = {kl: xp.where(good, scale * phi[kl], 0.0) for kl in phi if kl != (0, 0)}
@@ -254,18 +333,20 @@ def _one_pair(
         orders = map(sum, zip(*factors, strict=True))
         return total / math.prod(math.factorial(order - 1) for order in orders)
 
-    return collected(moment, aliasing(xp.maximum(sigma_a, sigma_b) * (x[1] - x[0])))
+    return collected(moment, aliasing(token.spacing))
 
 
-def _kernel(sigma_a: Values, L: Values, sigma_b: Values, rho: Values) -> tuple[Values, ...]:
+def _kernel(
+    variance_a: Values, L: Values, variance_b: Values, covariance: Values
+) -> tuple[Values, ...]:
     """The fields of `PairMoments` for vectors of arguments."""
-    xp = library(sigma_a, L, sigma_b, rho)
+    xp = library(variance_a, L, variance_b, covariance)
     finite, L = finite_length(L)
-    deviations = frozen(xp.stack([sigma_a, sigma_b]))
+    deviations = xp.sqrt(frozen(xp.stack([variance_a, variance_b])))
     lengths = frozen(xp.stack([L, L]))
     window = laplace_window(deviations, lengths, PROBES)
     reach = xp.max(reach_of(deviations, lengths), axis=0)
-    args = (sigma_a, sigma_b, rho, L, *window.low, *window.high, reach)
+    args = (variance_a, variance_b, covariance, L, *window.low, *window.high, reach)
     return tuple(xp.where(finite, value, 0.0) for value in for_each_row(_one_pair, args))
 
 
@@ -277,12 +358,12 @@ def for_each_row(function: Callable[..., tuple], columns: tuple[Values, ...]) ->
     return map(np.array, zip(*rows, strict=True))
 
 
-def resolved_deviation(name: str, sigma: ArrayInput) -> Array | np.ndarray:
-    """Validate score deviations, from 0 to LARGEST, and cast them to float64."""
-    array = checked_deviation(name, sigma)
+def resolved_deviation(name: str, sigma: ArrayInput, power: int = 1) -> Array | np.ndarray:
+    """Validate score deviations, from 0 to LARGEST, or their powers, and cast them to float64."""
+    array = checked_deviation(name, sigma, power)
     return _checks.require(
         array,
-        array > LARGEST,
+        array > LARGEST**power,
         rule=f"the deviations of pair moments must be at most {LARGEST:g}",
         received="a larger one",
         fix="scale the heads down, or sample the prompts",
@@ -326,4 +407,13 @@ def pair_moments(
                 "add axes, for example sigma_a[:, None] against L[None, :]",
             )
         ) from error
-    return PairMoments(*apply(name, _kernel, sigma_a, L, sigma_b, rho))
+    return PairMoments(*apply(name, _kernel, sigma_a, L, sigma_b**2, rho * sigma_a * sigma_b))
+
+
+def pair_moments_at(
+    variance_a: ArrayInput, variance_b: ArrayInput, covariance: ArrayInput, L: ArrayInput
+) -> PairMoments:
+    """`pair_moments` for scores of these variances and covariance, smooth in them, also at 0."""
+    name = "pair_moments"
+    variance_a, variance_b = (resolved_deviation(name, v, 2) for v in (variance_a, variance_b))
+    return PairMoments(*apply_at(name, _kernel, variance_a, L, variance_b, covariance))

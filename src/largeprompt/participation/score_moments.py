@@ -48,19 +48,16 @@ def probes_for(factors: Factors) -> Probes:
     return tuple({(1,) * order, tuple(sorted(k for _, k in factors)), (order,)})
 
 
-def _tilted_limit(factors: Factors, sigma: Values, centre: Values) -> Values:
+def _tilted_limit(factors: Factors, variance: Values, centre: Values) -> Values:
     """Limit L -> inf: sum_i (s_i - c)^j p_i tends to E(sigma^2 - c + sigma g)^j; k >= 2 gives 0."""
-    xp = library(sigma)
-    value = xp.ones_like(sigma)
+    xp = library(variance)
+    value = xp.ones_like(variance)
     for j, k in factors:
         if k >= 2:
-            return xp.zeros_like(sigma)
-        mean = sigma**2 - centre
+            return xp.zeros_like(variance)
+        mean = variance - centre
         value = value * sum(
-            math.comb(j, 2 * i)
-            * math.prod(range(1, 2 * i, 2))
-            * sigma ** (2 * i)
-            * mean ** (j - 2 * i)
+            math.comb(j, 2 * i) * math.prod(range(1, 2 * i, 2)) * variance**i * mean ** (j - 2 * i)
             for i in range(j // 2 + 1)
         )
     return value
@@ -70,12 +67,12 @@ def _tilted_limit(factors: Factors, sigma: Values, centre: Values) -> Values:
 def _kernel(factors: Factors) -> Kernel:
     probes, power = probes_for(factors), sum(j for j, _ in factors)
 
-    def kernel(sigma: Values, L: Values, centre: Values) -> tuple[Values]:
+    def kernel(variance: Values, L: Values, centre: Values) -> tuple[Values]:
         finite, L = finite_length(L)
-        rule = laplace_rule(sigma, L, probes, power, centre)
+        rule = laplace_rule(variance, L, probes, power, centre)
         value = contract(rule, L, factors)
-        limit = _tilted_limit(factors, sigma, centre)
-        return (library(sigma, L).where(finite, value, limit),)
+        limit = _tilted_limit(factors, variance, centre)
+        return (library(variance, L).where(finite, value, limit),)
 
     return kernel
 

@@ -96,17 +96,17 @@ def _kernel(terms: tuple[tuple[int, Moment, int], ...]) -> Kernel:
     """The kernel of sum coefficient sigma^(2 power) moment; one set of nodes serves them all."""
     moments = {moment for _, moment, _ in terms if moment}
 
-    def kernel(sigma: Values, L: Values) -> tuple[Values]:
-        xp = library(sigma, L)
+    def kernel(variance: Values, L: Values) -> tuple[Values]:
+        xp = library(variance, L)
         finite, L = finite_length(L)
-        values: dict[Moment, Values] = {(): xp.ones_like(sigma)}
+        values: dict[Moment, Values] = {(): xp.ones_like(variance)}
         if moments:
-            rule = laplace_rule(sigma, L, moment_probes(moments))
+            rule = laplace_rule(variance, L, moment_probes(moments))
             for moment in moments:
                 value = contract(rule, L, tuple((0, k) for k in moment))
                 values[moment] = xp.where(finite, value, 0.0)
-        start = xp.zeros_like(sigma)
-        return (sum((c * values[m] * sigma ** (2 * power) for power, m, c in terms), start),)
+        start = xp.zeros_like(variance)
+        return (sum((c * values[m] * variance**power for power, m, c in terms), start),)
 
     return kernel
 

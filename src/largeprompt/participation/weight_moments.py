@@ -17,7 +17,7 @@ from numpy.polynomial import Chebyshev
 from .. import _checks
 from .._arrays import Values, library
 from .._typing import ArrayInput
-from ._domain import RESOLVED, SHORT, apply
+from ._domain import RESOLVED, SHORT, apply, apply_at
 from ._elementwise import Kernel
 from ._laplace import contract, frozen, laplace_rule
 
@@ -27,6 +27,7 @@ _SAFETY = 4.0
 _PROBES = ((2,), (4,), (1, 1))  # their windows contain those of the other products of order 2 to 4
 # the last sigma at which `moment_functions` calls `participation`, for short and long prompts
 _LAST_SHORT, _LAST_LONG = 18.0, 400.0
+_HIGHEST = 64  # total order of a moment: beyond, the integrals leave the range of float64
 _SERIES = 10  # degree of its series in 1/sigma
 
 
@@ -50,17 +51,17 @@ def _powers(*ks: int) -> tuple[tuple[int, int], ...]:
     return tuple((0, k) for k in ks)
 
 
-def participation_kernel(sigma: Values, L: Values) -> tuple[Values, ...]:
-    """(P_2, P_3, P_22, error).
+def participation_kernel(variance: Values, L: Values) -> tuple[Values, ...]:
+    """(P_2, P_3, P_22, error) for scores of this variance.
 
     The error comes from sum_i p_i = 1, which holds exactly and costs nothing on the nodes at
     hand: E (sum p)^4 = 1 tests phi_0..phi_4 in the proportions of the constant 1, and E[Y_2 (sum
     p)^2] = P_2, E[Y_3 sum p] = P_3, with Y_k = sum p^k, test them relative to the small numbers
     returned.
     """
-    xp = library(sigma, L)
+    xp = library(variance, L)
     finite, L = finite_length(L)
-    rule = laplace_rule(sigma, L, _PROBES)
+    rule = laplace_rule(variance, L, _PROBES)
 
     def moment(*ks: int) -> Values:
         return contract(rule, L, _powers(*ks))
@@ -92,6 +93,11 @@ def participation(sigma: ArrayInput, L: ArrayInput) -> Participation:
     return Participation(*apply("participation", participation_kernel, sigma, L))
 
 
+def participation_at(variance: ArrayInput, L: ArrayInput) -> Participation:
+    """`participation` for scores of variance sigma^2, smooth in it, also at 0."""
+    return Participation(*apply_at("participation", participation_kernel, variance, L))
+
+
 def moment_functions(sigma: np.ndarray, L: float) -> np.ndarray:
     """P_2 and P_2 + 6 P_3 - 6 P_22 on a leading axis, for any sigma >= 0.
 
@@ -118,16 +124,16 @@ def moment_kernel(ks: tuple[int, ...]) -> Kernel:
     """The kernel of E prod_a sum_i p_i^{k_a}; every k_a >= 2."""
     probes = tuple({(sum(ks),), ks, (1,) * sum(ks)})
 
-    def kernel(sigma: Values, L: Values) -> tuple[Values]:
+    def kernel(variance: Values, L: Values) -> tuple[Values]:
         finite, L = finite_length(L)
-        rule = laplace_rule(sigma, L, probes)
-        return (library(sigma, L).where(finite, contract(rule, L, _powers(*ks)), 0.0),)
+        rule = laplace_rule(variance, L, probes)
+        return (library(variance, L).where(finite, contract(rule, L, _powers(*ks)), 0.0),)
 
     return kernel
 
 
-def _ones(sigma: Values, L: Values) -> tuple[Values]:
-    return (library(sigma, L).ones_like(sigma),)
+def _ones(variance: Values, L: Values) -> tuple[Values]:
+    return (library(variance, L).ones_like(variance),)
 
 
 def participation_moment(
@@ -135,8 +141,9 @@ def participation_moment(
 ) -> Float[Array, "..."]:
     """$E prod_a sum_i p_i^{k_a}$ for positive integers k_a: (2,) is P_2, (2, 2) is P_22.
 
-    Factors with k_a = 1 equal 1 and are dropped. `ks` is static: each new tuple compiles once.
-    Relative error about 1e-13 for sum of the k_a up to 8, where the value is above 1e-200.
+    Factors with k_a = 1 equal 1 and are dropped; the others add up to at most 64. `ks` is static:
+    each new tuple compiles once. Relative error about 1e-13 for sum of the k_a up to 8, where the
+    value is above 1e-200.
 
     >>> import largeprompt as lp
     >>> print(f"{lp.participation_moment((2, 2), 1.0, 50):.6f}")
@@ -152,5 +159,13 @@ def participation_moment(
             )
         )
     ks = tuple(sorted((k for k in ks if k > 1), reverse=True))
+    if sum(ks) > _HIGHEST:
+        raise ValueError(
+            _checks.message(
+                f"the orders in ks must add up to at most {_HIGHEST}",
+                f"{_checks.shown(ks)}, which add up to {_checks.shown(sum(ks))}",
+                "take lower orders: for large k the largest weight alone matters",
+            )
+        )
     kernel = moment_kernel(ks) if ks else _ones
     return apply("participation_moment", kernel, sigma, L)[0]

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Array, Float
 
+from .. import _checks
 from .._typing import ArrayInput
 from ..attention import AbstractHead
 from ..measures import AbstractMeasure
@@ -20,6 +21,7 @@ from .quantities import (
 )
 
 
+@_checks.accepts(head=AbstractHead, mu=AbstractMeasure)
 def expect(
     quantity: AbstractQuantity | Callable[[Array], Any],
     head: AbstractHead,
@@ -58,6 +60,7 @@ def expect(
     return as_method(method).expect(as_quantity(quantity), head, mu, z, L)
 
 
+@_checks.accepts(head=AbstractHead, mu=AbstractMeasure)
 def finite_mean(
     head: AbstractHead,
     mu: AbstractMeasure,
@@ -80,6 +83,7 @@ def finite_mean(
     return expect(Output(), head, mu, z, L, method).value
 
 
+@_checks.accepts(head=AbstractHead, mu=AbstractMeasure)
 def finite_second_moment(
     head: AbstractHead,
     mu: AbstractMeasure,
@@ -99,6 +103,7 @@ def finite_second_moment(
     return expect(SecondMoment(), head, mu, z, L, method).value
 
 
+@_checks.accepts(head=AbstractHead, mu=AbstractMeasure)
 def output_error(
     head: AbstractHead,
     mu: AbstractMeasure,
@@ -128,6 +133,7 @@ class GradientErrors(NamedTuple):
     V: Float[Array | np.ndarray, "*shape"]
 
 
+@_checks.accepts(head=AbstractHead, mu=AbstractMeasure)
 def gradient_error(
     head: AbstractHead,
     mu: AbstractMeasure,

@@ -21,13 +21,18 @@ import numpy as np
 from .. import _checks
 from .._arrays import Values, library, to_jax, to_numpy
 from .._float64 import is_traced
-from .._linalg import safe_sqrt
 from .._typing import ArrayInput
 from ..attention import AbstractHead
 from ..measures import AbstractMeasure, Gaussian
-from ..participation import GradientMoments, Participation, gradient_moments, participation
+from ..participation import (
+    GradientMoments,
+    Participation,
+    gradient_moments_at,
+    participation_at,
+)
 from .pairs import pairs
 
+_NARROW = 0.1  # deviation of scores up to which their direction is multiplied out
 _EPSILON = 4e-16  # relative rounding error of the algebra around the moments
 
 
@@ -41,46 +46,52 @@ class Bounded(NamedTuple):
 class Scores(NamedTuple):
     """Scores of Gaussian tokens at a tilt u."""
 
-    sigma: Values  # standard deviation of a score
+    variance: Values  # of a score
     pull: Values  # G u
 
 
 def scores_of(mu: Gaussian, tilts: Values) -> Scores:
-    """Deviation and pull at each tilt."""
+    """Variance of the scores and pull at each tilt."""
     pull = tilts @ mu.covariance
-    variance = library(tilts).maximum((tilts * pull).sum(-1), 0.0)
-    return Scores(safe_sqrt(variance), pull)
+    variance = (tilts * pull).sum(-1)
+    # rounding is clipped from the value, not from the derivatives
+    return Scores(variance + fixed(library(tilts).maximum(-variance, 0.0)), pull)
+
+
+def fixed(value: Values) -> Values:
+    """The value without its derivative."""
+    return jax.lax.stop_gradient(value) if library(value) is not np else value
 
 
 def mean(head: AbstractHead, mu: Gaussian, z: ArrayInput, L: ArrayInput) -> Bounded:
     """E T_L = V m + (1 - P_2) V G u."""
-    return _from_moments(_mean, participation, head, mu, z, L)
+    return _from_moments(_mean, participation_at, head, mu, z, L)
 
 
 def mean_shift(head: AbstractHead, mu: Gaussian, z: ArrayInput, L: ArrayInput) -> Bounded:
     """E T_L - T = -P_2 V G u."""
-    return _from_moments(_mean_shift, participation, head, mu, z, L)
+    return _from_moments(_mean_shift, participation_at, head, mu, z, L)
 
 
 def second_moment(head: AbstractHead, mu: Gaussian, z: ArrayInput, L: ArrayInput) -> Bounded:
     """E T_L T_L' = aa' + (1 - P_2)(ab' + ba') + (1 - P_2 - 6P_3 + 6P_22) bb' + P_2 V G V',
     with a = V m and b = V G u.
     """
-    return _from_moments(_second_moment, participation, head, mu, z, L)
+    return _from_moments(_second_moment, participation_at, head, mu, z, L)
 
 
 def output_error(head: AbstractHead, mu: Gaussian, z: ArrayInput, L: ArrayInput) -> Bounded:
     """E |T_L - T|^2 = tr(V G V') P_2 + |V G u|^2 (P_2 - 6 P_3 + 6 P_22)."""
-    return _from_moments(_output_error, participation, head, mu, z, L)
+    return _from_moments(_output_error, participation_at, head, mu, z, L)
 
 
 def gradient_error_U(head: AbstractHead, mu: Gaussian, z: ArrayInput, L: ArrayInput) -> Bounded:
     """E |dT_L/dU - dT/dU|^2, with g = G u / sigma, R = G - g g', W = V'V, all moments reduced by
     Stein's lemma.
 
-    At sigma = 0 the formula does not depend on the direction of g; g = 0 is used.
+    Where sigma is small the formula is multiplied out, so that no direction g is left.
     """
-    return _from_moments(_gradient_error_U, gradient_moments, head, mu, z, L)
+    return _from_moments(_gradient_error_U, gradient_moments_at, head, mu, z, L)
 
 
 def gradient_error_V(head: AbstractHead, mu: Gaussian, z: ArrayInput, L: ArrayInput) -> Bounded:
@@ -91,7 +102,7 @@ def gradient_error_V(head: AbstractHead, mu: Gaussian, z: ArrayInput, L: ArrayIn
         value, error = _output_error(*args)
         return Bounded(copies * value, copies * error)
 
-    return _from_moments(function, participation, head.reading_tokens(), mu, z, L)
+    return _from_moments(function, participation_at, head.reading_tokens(), mu, z, L)
 
 
 def _from_moments(
@@ -108,7 +119,7 @@ def _from_moments(
         head: AbstractHead, mu: Gaussian, queries: Values, tilts: Values, L: Values
     ) -> Bounded:
         scores = scores_of(mu, tilts)
-        found = like(tilts, moments(scores.sigma, L))
+        found = like(tilts, moments(scores.variance, L))
         return function(head, mu, scores, found, queries)
 
     return by_library(of_arrays, head, mu, *pairs(head, mu, z, L))
@@ -188,8 +199,8 @@ def _output_error(
 def _gradient_error_U(
     head: AbstractHead, mu: Gaussian, scores: Scores, moments: GradientMoments, z: Values
 ) -> Bounded:
-    xp, positive = library(scores), (scores.sigma > 0)[..., None]
-    g = xp.where(positive, scores.pull / xp.where(positive, scores.sigma[..., None], 1.0), 0.0)
+    xp, narrow = library(scores), scores.variance < _NARROW**2
+    g = scores.pull / xp.sqrt(xp.where(narrow, 1.0, scores.variance))[..., None]
     R = mu.covariance - g[..., :, None] * g[..., None, :]
     W = head.V.T @ head.V
 
@@ -220,5 +231,34 @@ def _gradient_error_U(
         + (moments.p2 + 2 * moments.p3 + moments.p22) * (abs(tr_WR * tr_R) + abs(tr_WRR))
         + 2 * abs(g_RW_g) * size(moments.coupling)
     )
+    found = _gradient_error_U_at_narrow_scores(mu.covariance, W, scores.pull, moments)
+    per_query, terms = (
+        xp.where(narrow, new, old) for new, old in zip(found, (per_query, terms), strict=True)
+    )
     square = (z * z).sum(-1)
     return Bounded(square * per_query, square * terms * (moments.error + 2 * _EPSILON))
+
+
+def _gradient_error_U_at_narrow_scores(
+    G: Values, W: Values, pull: Values, moments: GradientMoments
+) -> tuple[Values, Values]:
+    """E |dT_L/dU - dT/dU|^2 / |z|^2 multiplied out in a = Gu, and the size of its terms:
+
+    P_22 tr WGG + distinct (tr WG tr G + tr WGG) + linear (tr G a'Wa + tr WG a'a)
+        + 2 crossed a'GWa + quadratic a'Wa a'a.
+    """
+    WG = W @ G
+    tr_G, tr_WG, tr_WGG = G.trace(), WG.trace(), (WG @ G).trace()
+    a_a, a_W_a, a_GW_a = (((pull @ M) * pull).sum(-1) for M in (np.eye(len(G)), W, G @ W))
+    constant = tr_WG * tr_G + tr_WGG
+    linear, quadratic = tr_G * a_W_a + tr_WG * a_a, a_W_a * a_a
+    value = (
+        moments.p22 * tr_WGG
+        + (moments.p2 - 2 * moments.p3 + moments.p22) * constant
+        + moments.linear * linear
+        + 2 * moments.crossed * a_GW_a
+        + moments.quadratic * quadratic
+    )
+    # coefficients of `quotients` in absolute value, all moments at most P_2
+    sizes = 4 * constant + tr_WGG + 132 * linear + 440 * abs(a_GW_a) + 10403 * quadratic
+    return value, moments.p2 * sizes

@@ -24,7 +24,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, UInt32
 
-from .._linalg import psd_sqrt
+from .._linalg import psd_sqrt, without_slope
 from .._softmax_sums import NO_WEIGHT
 from ..attention import AbstractHead
 from ..attention.softmax import tilts_of
@@ -47,7 +47,13 @@ class _Frame(NamedTuple):
 
 
 def _frame(mu: Gaussian, directions: Float[Array, "K d"]) -> _Frame:
-    """The frame of the functionals whose directions w_j are the rows; they may be dependent."""
+    """The frame of the functionals whose directions w_j are the rows; they may be dependent.
+
+    Derivatives where one of them does not vary are NaN.
+    """
+    variances = jnp.sum(_product(directions, mu.covariance) * directions, axis=1)
+    flat = jnp.any(variances <= 0) & (jnp.trace(mu.covariance) > 0)
+    directions = without_slope(directions, jax.lax.stop_gradient(flat))
     pull = _product(directions, mu.covariance)
     sizes, axes = jnp.linalg.eigh(_product(pull, directions.T))
     least = 8 * len(directions) * jnp.finfo(mu.dtype).eps * jnp.max(jnp.abs(sizes))

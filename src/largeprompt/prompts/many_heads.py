@@ -23,8 +23,8 @@ from .._arrays import Values, library
 from .._typing import ArrayInput
 from ..attention import AbstractHead, Head
 from ..measures import Gaussian
-from ..participation import MANY, pair_moments, participation, tabulated
-from .gaussian_tokens import Bounded, Scores, by_library, like, scores_of
+from ..participation import MANY, correlation, pair_moments_at, participation_at, tabulated
+from .gaussian_tokens import Bounded, Scores, by_library, fixed, like, scores_of
 from .pairs import pairs
 
 _EPSILON = 4e-16
@@ -49,9 +49,8 @@ def covariance_of_two(
 ) -> Bounded:
     """Cov(T_a, T_b) of two heads, each at its own tilts."""
     first, second = _at(heads[0], mu, tilts), _at(heads[1], mu, tilts2)
-    rho = correlation(tilts, first.scores, second.scores)
-    found = _functions(first.scores.sigma, second.scores.sigma, rho, L)
-    ones = [_p2(at.scores.sigma, L) for at in (first, second)]
+    found = _functions(*covariances(tilts, first.scores, second.scores), L)
+    ones = [_p2(at.scores.variance, L) for at in (first, second)]
     a, b = first.along, second.along
     # the pull of one head's scores, read by the other head
     a_by_2, b_by_1 = first.scores.pull @ second.V.T, second.scores.pull @ first.V.T
@@ -72,24 +71,26 @@ def covariance_of_two(
     return Bounded(value, error)
 
 
-def _functions(sigma_a: Values, sigma_b: Values, rho: Values, L: Values) -> Bounded:
+def _functions(variance_a: Values, variance_b: Values, covariance: Values, L: Values) -> Bounded:
     """The five functions of `pair_table`, from a table where many pairs have one length."""
-    known = library(sigma_a, sigma_b, rho, L) is np
-    if known and any(np.ndim(each) for each in (sigma_a, sigma_b, rho)):
-        sigma_a, sigma_b, rho, L = np.broadcast_arrays(sigma_a, sigma_b, rho, L)
+    args = (variance_a, variance_b, covariance)
+    known = library(*args, L) is np
+    if known and any(np.ndim(each) for each in args):
+        a, b, c, L = np.broadcast_arrays(*args, L)
+        sigma_a, sigma_b, rho = np.sqrt(a), np.sqrt(b), correlation(a, b, c)
         value, error = np.zeros((2, 5, *np.shape(sigma_a)))
         for length in np.unique(L):
             at = length == L
             found = tabulated(sigma_a[at], sigma_b[at], rho[at], float(length))
             if found is None:
-                found = _from_moments(sigma_a[at], sigma_b[at], rho[at], L[at])
+                found = _from_moments(a[at], b[at], c[at], L[at])
             value[:, at], error[:, at] = found
         return Bounded(value, error)
-    return _from_moments(sigma_a, sigma_b, rho, L)
+    return _from_moments(*args, L)
 
 
-def _from_moments(sigma_a: Values, sigma_b: Values, rho: Values, L: Values) -> Bounded:
-    m = like(sigma_a, pair_moments(sigma_a, sigma_b, rho, L))
+def _from_moments(variance_a: Values, variance_b: Values, covariance: Values, L: Values) -> Bounded:
+    m = like(variance_a, pair_moments_at(variance_a, variance_b, covariance, L))
     terms = (
         (m.c11, 0.0),
         (2 * m.a2c11, 2 * m.c21),
@@ -106,9 +107,9 @@ def _from_moments(sigma_a: Values, sigma_b: Values, rho: Values, L: Values) -> B
 def _covariance_of_one(head: Head, mu: Gaussian, tilts: Values, L: Values) -> Bounded:
     """Cov(T_L, T_L) of one head."""
     at = _at(head, mu, tilts)
-    if _are_many(at.scores.sigma):
+    if _are_many(at.scores.variance):
         return covariance_of_two((head, head), mu, tilts, tilts, L)
-    p = like(tilts, participation(at.scores.sigma, L))
+    p = like(tilts, participation_at(at.scores.variance, L))
     parts = (head.V @ mu.covariance @ head.V.T, _outer(at.along, at.along))
     along = p.p2 - p.p2**2 - 6 * p.p3 + 6 * p.p22
     value = _weight(p.p2) * parts[0] + _weight(along) * parts[1]
@@ -116,17 +117,17 @@ def _covariance_of_one(head: Head, mu: Gaussian, tilts: Values, L: Values) -> Bo
     return Bounded(value, _weight(p.error + _EPSILON) * sizes)
 
 
-def _p2(sigma: Values, L: Values) -> Bounded:
+def _p2(variance: Values, L: Values) -> Bounded:
     """P_2 and the error of it."""
-    if _are_many(sigma):
-        found = _functions(sigma, sigma, np.ones_like(sigma), L)
+    if _are_many(variance):
+        found = _functions(variance, variance, variance, L)
         return Bounded(found.value[0], found.error[0])
-    p = like(sigma, participation(sigma, L))
+    p = like(variance, participation_at(variance, L))
     return Bounded(p.p2, p.error * p.p2)
 
 
-def _are_many(sigma: Values) -> bool:
-    return library(sigma) is np and np.size(sigma) >= MANY
+def _are_many(variance: Values) -> bool:
+    return library(variance) is np and np.size(variance) >= MANY
 
 
 def covariance(head: AbstractHead, mu: Gaussian, z: ArrayInput, L: ArrayInput) -> Bounded:
@@ -160,7 +161,7 @@ def mean_shift(head: AbstractHead, mu: Gaussian, z: ArrayInput, L: ArrayInput) -
         each = []
         for one, tilt in zip(head.heads, tilts, strict=True):
             at = _at(one, mu, tilt)
-            p2, error = _p2(at.scores.sigma, L)
+            p2, error = _p2(at.scores.variance, L)
             rounding = error + _EPSILON * p2
             each.append(Bounded(-p2[..., None] * at.along, rounding[..., None] * abs(at.along)))
         return _sum(each)
@@ -193,6 +194,8 @@ def output_error(head: AbstractHead, mu: Gaussian, z: ArrayInput, L: ArrayInput)
     """E |T_L - T|^2 = tr Cov T_L + |E T_L - T|^2."""
     found, shift = covariance(head, mu, z, L), mean_shift(head, mu, z, L)
     value = found.value.trace(axis1=-2, axis2=-1) + (shift.value**2).sum(-1)
+    # heads that cancel leave rounding of either sign
+    value = value + fixed(library(value).maximum(-value, 0.0))
     error = found.error.trace(axis1=-2, axis2=-1)
     return Bounded(value, error + 2 * (abs(shift.value) * shift.error).sum(-1))
 
@@ -210,15 +213,6 @@ def _weight(factor: Values) -> Values:
     return factor[..., None, None]
 
 
-def correlation(tilts: Values, first: Scores, second: Scores) -> Values:
-    """Correlation of the two scores of a token; 0 where one of them is constant."""
-    return correlation_of((tilts * second.pull).sum(-1), first.sigma, second.sigma)
-
-
-def correlation_of(shared: Values, first: Values, second: Values) -> Values:
-    """Correlation from a covariance and two deviations; 0 where one of these is 0."""
-    xp = library(shared, first, second)
-    product = first * second
-    positive = product > 0
-    ratio = xp.where(positive, shared / xp.where(positive, product, 1.0), 0.0)
-    return xp.clip(ratio, -1.0, 1.0)
+def covariances(tilts: Values, first: Scores, second: Scores) -> tuple[Values, Values, Values]:
+    """Variances of the two scores of a token, and their covariance."""
+    return first.variance, second.variance, (tilts * second.pull).sum(-1)

@@ -14,7 +14,7 @@ from jax.sharding import Mesh
 from jaxtyping import Array, Key
 
 from .. import _checks, _devices
-from .._float64 import in_float64, is_traced
+from .._float64 import in_float64, is_traced, refuse_traced
 from .._lengths import length_array, longest_finite, token_count
 from .._progress import progress_bar
 from .._typing import ArrayInput, KeyInput
@@ -237,6 +237,8 @@ class MonteCarlo(AbstractMethod):
         z: ArrayInput | AbstractMeasure,
         L: ArrayInput,
     ) -> Estimate:
+        fix = "draw with lp.sample_outputs, or use lp.Exact(), which can be traced"
+        refuse_traced("an average by MonteCarlo", fix, head, mu, z, L, self)
         key, lengths = needed_key(self), np.asarray(length_array(L))
         if isinstance(z, AbstractMeasure):
             check_dimensions(head, mu, z)

@@ -14,17 +14,19 @@ import itertools
 import numpy as np
 from jaxtyping import Array, Float
 
+from .. import _checks
 from .._arrays import Values
 from .._float64 import in_float64
 from .._typing import ArrayInput
 from ..attention import AbstractHead, Head
 from ..measures import AbstractMeasure, Gaussian
-from ..participation import nested_pair_moments
+from ..participation import nested_pair_moments_at
 from . import gaussian_tokens, many_heads
 from .gaussian_tokens import by_library, gaussian_law, like, scores_of
 from .pairs import pairs
 
 
+@_checks.accepts(head=AbstractHead, mu=AbstractMeasure)
 @in_float64
 def prefix_difference(
     head: AbstractHead, mu: AbstractMeasure, z: ArrayInput, first: ArrayInput, L: ArrayInput
@@ -67,8 +69,11 @@ def _of_two(
 ) -> Values:
     """The same of head a on the first tokens and head b on all, each at its tilts."""
     one, two = scores_of(mu, a[1]), scores_of(mu, b[1])
-    rho = 0 * one.sigma + 1.0 if a is b else many_heads.correlation(a[1], one, two)
-    m = like(a[1], nested_pair_moments(one.sigma, two.sigma, rho, first, L))
+    if a is b:
+        joint = one.variance, one.variance, one.variance
+    else:
+        joint = many_heads.covariances(a[1], one, two)
+    m = like(a[1], nested_pair_moments_at(*joint, first, L))
 
     def read(left: Values, right: Values) -> Values:
         """<V_a left, V_b right>."""

@@ -20,7 +20,7 @@ from jaxtyping import Array, Float, Key, UInt32
 
 from .. import _checks, _devices
 from .._lengths import token_count
-from .._linalg import psd_sqrt, safe_sqrt
+from .._linalg import psd_sqrt, safe_sqrt, without_slope
 from .._typing import ArrayInput, KeyInput
 from ..attention import AbstractHead
 from ..attention.softmax import queries_of, tilts_of
@@ -30,6 +30,7 @@ from .normals import counters, normal_pairs, words
 from .weighted_sums import Layout, capacity_for, weighted_sums
 
 
+@_checks.accepts(head=AbstractHead, mu=AbstractMeasure)
 def sample_outputs(
     key: KeyInput,
     head: AbstractHead,
@@ -45,6 +46,8 @@ def sample_outputs(
 
     **Arguments:** one query `z` of shape (d,), a whole number `L` of tokens (1e8 is fine), the
     number `n` of prompts. With a `mesh` its devices share the prompts: the same draws, key for key.
+    Derivatives in the head are those of the draws, except where all scores are equal (U z = 0):
+    there they are NaN; differentiate `finite_mean` instead.
 
     >>> import jax, jax.numpy as jnp
     >>> import largeprompt as lp
@@ -70,6 +73,7 @@ class GradientSamples(NamedTuple):
     V: Float[Array, "n *heads m d"]
 
 
+@_checks.accepts(head=AbstractHead, mu=AbstractMeasure)
 def sample_gradients(
     key: KeyInput,
     head: AbstractHead,
@@ -150,8 +154,13 @@ def _score_direction(
 ) -> tuple[Array, Array]:
     """(sigma, G u / sigma): the deviation of a score, and how a token moves with its standardised
     score.
+
+    Where scores do not vary there is no direction, so that derivatives there are NaN.
     """
     tilt = tilts_of(head, mu, z[None])[0]
+    pull = jnp.matmul(mu.covariance, tilt, precision="highest")
+    flat = jax.lax.stop_gradient((tilt @ pull <= 0) & (jnp.trace(mu.covariance) > 0))
+    tilt = without_slope(tilt, flat)
     pull = jnp.matmul(mu.covariance, tilt, precision="highest")
     sigma = safe_sqrt(jnp.maximum(tilt @ pull, 0.0))
     return sigma, jnp.where(sigma > 0, pull / jnp.where(sigma > 0, sigma, 1.0), 0.0)

@@ -23,7 +23,7 @@ from jaxtyping import Array
 
 from .._arrays import Values, library, to_numpy
 from .._float64 import is_traced
-from .._linalg import psd_sqrt, safe_sqrt
+from .._linalg import psd_sqrt, safe_sqrt, without_curvature, without_slope
 from ..measures import AbstractMeasure, Empirical, Gaussian
 
 DROP = 37.0  # what has less than e^-37 of the weight is left out
@@ -242,18 +242,18 @@ def _differentiable(law: TokenLaw, tilt: Array, sigma: Array, lattice: tuple) ->
 
     There a lattice along one direction says nothing about the others. But all its tokens have the
     same score, so points that integrate polynomials of degree 5 in all coordinates take its place:
-    four for the quantities and one for their derivatives. Beyond d = 15 they would be too many, and
-    derivatives there are NaN.
+    four for the quantities and one for their derivatives. Second derivatives there are NaN. Beyond
+    d = 15 the points would be too many, and first derivatives are NaN too.
     """
     size, d = lattice[0].shape[1], law.dim
     spread = jnp.trace(law.covariances, axis1=1, axis2=2)[:, None] > 0
     flat = spread & (sigma == 0)
     if 2 * d**2 + 1 > size:
-        return (_without_slope(lattice[0], jnp.any(flat)), *lattice[1:])
+        return (without_slope(lattice[0], jnp.any(flat)), *lattice[1:])
     nodes, weights = _degree_five(d, size)
     roots = jnp.stack([psd_sqrt(covariance) for covariance in law.covariances])
     moved = jnp.einsum("kij,nj->kni", roots, nodes)
-    change = moved @ tilt
+    change = moved @ without_curvature(tilt, jnp.any(flat))
     scores = (law.means @ tilt)[:, None] + (change - fixed(change))
     tokens = law.means[:, None, :] + moved
     values = (scores, tokens, law.weights[:, None] * weights, jnp.zeros_like(law.covariances))
@@ -261,17 +261,6 @@ def _differentiable(law: TokenLaw, tilt: Array, sigma: Array, lattice: tuple) ->
         jnp.where(flat.reshape(-1, *[1] * (old.ndim - 1)), new, old)
         for new, old in zip(values, lattice, strict=True)
     )
-
-
-@jax.custom_jvp
-def _without_slope(scores: Array, where: Array) -> Array:
-    """The scores, with derivative NaN where they do not vary and no rule is at hand."""
-    return scores
-
-
-@_without_slope.defjvp
-def _without_slope_jvp(primals: tuple, tangents: tuple) -> tuple:
-    return primals[0], jnp.where(primals[1], jnp.nan, 1.0) * tangents[0]
 
 
 @lru_cache(maxsize=16)

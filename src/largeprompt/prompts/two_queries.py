@@ -19,6 +19,7 @@ from .many_heads import covariance_of_two
 from .pairs import pairs
 
 
+@_checks.accepts(head=AbstractHead, mu=AbstractMeasure)
 def output_covariance(
     head: AbstractHead, mu: AbstractMeasure, z: ArrayInput, z2: ArrayInput, L: ArrayInput
 ) -> Float[Array | np.ndarray, "*shape m m"]:
@@ -26,8 +27,7 @@ def output_covariance(
 
     Exact for Gaussian tokens (singular or non-centred too), with scores of deviation at most 12.
     Queries of shape (..., d) and `L` broadcast. Entry (i, j) is the covariance of coordinate i of
-    the output at z and coordinate j of the output at z2. Differentiable where neither query has
-    constant scores.
+    the output at z and coordinate j of the output at z2. Differentiable.
 
     >>> import jax.numpy as jnp
     >>> import largeprompt as lp

@@ -120,6 +120,7 @@ def _deviations(covariance: Values) -> Values:
     return xp.sqrt(xp.where(variances > 0, variances, 1.0))
 
 
+@_checks.accepts(head=AbstractHead, prompt=AbstractMeasure)
 @in_float64
 def prompt_uncertainty(
     head: AbstractHead, prompt: AbstractMeasure, z: ArrayInput, *, level: float = 0.95

@@ -4,12 +4,13 @@ A `*_panel` function says what is drawn from a dataset. The report uses it with 
 study; the public `plot_*` function draws it for a user.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 import xarray as xr
 
+from ... import _checks
 from ..._extras import require
 from ..._message import message
 from ...concentration import BoundReport, SlopeFit, proposition_3_1, proposition_3_4
@@ -52,7 +53,9 @@ def plot_curve(
     >>> [line.get_label() for line in figure.axes[0].lines]
     ['exact', 'bound of the paper']
     """
-    curves = [curves] if isinstance(curves, xr.Dataset) else list(curves)
+    if isinstance(curves, xr.Dataset) or not isinstance(curves, Iterable):
+        curves = [curves]
+    curves = [_checks.kind("a curve", curve, xr.Dataset) for curve in curves]
     if not curves:
         raise ValueError(message("plot_curve needs at least one dataset", "none", "pass a curve"))
     names = list(labels) if labels is not None else _names(curves)

@@ -1,0 +1,101 @@
+"""Derivatives where scores do not vary (U = 0, or u'Gu = 0), against central differences."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import largeprompt as lp
+from largeprompt.participation import gradient_moments, pair_moments, participation
+
+EYE, Z, L = jnp.eye(2), jnp.ones(2), 10
+STEP = 1e-3
+
+
+def _tokens():
+    return lp.Gaussian(jnp.zeros(2), EYE)
+
+
+def _average(name, s):
+    head, mu = lp.Head(U=s * EYE, V=EYE), _tokens()
+    if name == "gradient_error":
+        found = lp.gradient_error(head, mu, Z, L)
+        return jnp.stack([found.U, found.V])
+    return {"output_error": lp.output_error, "finite_second_moment": lp.finite_second_moment}[name](
+        head, mu, Z, L
+    ).sum()
+
+
+@pytest.mark.parametrize("name", ["output_error", "finite_second_moment", "gradient_error"])
+def test_second_derivative_at_zero_scores_against_differences(name):
+    def f(s):
+        return _average(name, s)
+
+    values = [np.asarray(f(s)) for s in (-STEP, 0.0, STEP)]
+    expected = (values[0] - 2 * values[1] + values[2]) / STEP**2
+    np.testing.assert_allclose(jax.jacfwd(jax.jacfwd(f))(0.0), expected, rtol=1e-4)
+
+
+def test_output_error_second_derivative_at_zero_scores_by_hand():
+    """sigma^2 = 2 s^2: 8 dP_2/dsigma^2 + 4 (P_2 - 6 P_3 + 6 P_22) = 0.72 + 0.4 at L = 10."""
+    second = jax.jacfwd(jax.jacfwd(lambda s: _average("output_error", s)))(0.0)
+    assert float(second) == pytest.approx(1.12, abs=1e-9)
+
+
+def test_derivative_in_a_singular_covariance_against_differences():
+    def f(e):
+        mu = lp.Gaussian(jnp.zeros(2), jnp.diag(jnp.stack([1.0, e])), check=False)
+        head, z = lp.Head(U=EYE, V=EYE), jnp.array([0.0, 1.0])
+        return jnp.stack([lp.output_error(head, mu, z, L), lp.gradient_error(head, mu, z, L).U])
+
+    at = [np.asarray(f(jnp.float64(e))) for e in (0.0, STEP, 2 * STEP)]
+    expected = (4 * at[1] - at[2] - 3 * at[0]) / (2 * STEP)
+    np.testing.assert_allclose(jax.jacfwd(f)(0.0), expected, rtol=1e-4)
+
+
+def test_pair_moments_where_one_or_both_scores_are_narrow():
+    """Traced numbers take the lattices that are smooth at 0; known ones do not."""
+    a, b = np.array([0.0, 0.19, 0.1, 0.05]), np.array([0.1, 0.18, 3.0, 1.0])
+    rho = np.array([0.0, -1.0, 0.7, 1.0])
+    known, traced = pair_moments(a, b, rho, 10), jax.jit(pair_moments)(a, b, rho, 10.0)
+    for one, two in zip(jax.tree.leaves(known), jax.tree.leaves(traced), strict=True):
+        if one is not known.error:
+            np.testing.assert_allclose(two, one, rtol=1e-10)
+
+
+def test_pair_moments_derivatives_at_zero_against_differences():
+    """Two scores t a_i and t b_i: the second derivative in t of E C_11 at t = 0."""
+
+    def f(t):
+        return pair_moments(t, 2 * t, 0.5, 10.0).c11
+
+    values = [float(f(s)) for s in (0.0, STEP)]
+    expected = 2 * (values[1] - values[0]) / STEP**2
+    assert float(jax.jacfwd(jax.jacfwd(f))(0.0)) == pytest.approx(expected, rel=1e-4)
+
+
+def test_participation_slope_in_the_variance_at_zero():
+    """d P_2 / d sigma^2 at 0, by the heat equation: half the Laplacian of sum p_i^2 at p = 1/L."""
+    second = jax.jacfwd(jax.jacfwd(lambda s: participation(s, L).p2))(0.0)
+    assert float(second) / 2 == pytest.approx((1 / L) * (1 - 1 / L), rel=1e-12)
+
+
+def test_gradient_moments_quotients_against_their_definition():
+    m = gradient_moments(0.4, 7.0)
+    distinct = m.p2 - 2 * m.p3 + m.p22
+    assert float(m.linear) == pytest.approx(float((m.dispersion - distinct) / 0.16), rel=1e-9)
+    crossed = (m.dispersion - m.p22 - distinct - m.coupling) / 0.16
+    assert float(m.crossed) == pytest.approx(float(crossed), rel=1e-9)
+    quadratic = m.variance_error - 4 * m.dispersion + m.p22 + 2 * distinct + 2 * m.coupling
+    assert float(m.quadratic) == pytest.approx(float(quadratic / 0.16**2), rel=1e-8)
+
+
+def test_sample_outputs_has_no_derivative_where_scores_do_not_vary():
+    """The score says in which direction tokens move; without it NaN, not a wrong number."""
+
+    def f(s):
+        head = lp.Head(U=s * EYE, V=EYE)
+        return lp.sample_outputs(jax.random.key(0), head, _tokens(), Z, 10, 64).mean(0).sum()
+
+    assert np.isnan(jax.grad(f)(0.0))
+    assert np.isfinite(jax.grad(f)(1e-3))
