@@ -63,7 +63,10 @@ MISTAKES = {
         lambda: lp.linearise(HEAD, PROMPT, GAUSSIAN, method=lp.MonteCarlo()),
         "MonteCarlo needs a key",
     ),
-    "linearise a matrix": (lambda: lp.linearise(EYE, PROMPT, GAUSSIAN), "head must be one Head"),
+    "linearise a matrix": (
+        lambda: lp.linearise(EYE, PROMPT, GAUSSIAN),
+        "head must be an attention head",
+    ),
     "linearise several heads": (
         lambda: lp.linearise(lp.MultiHead([HEAD, HEAD]), PROMPT, GAUSSIAN),
         "head must be one Head",
