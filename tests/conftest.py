@@ -72,9 +72,9 @@ _pin_to_core()  # before JAX counts the cores
 gc.set_threshold(200_000, 20, 100)
 jax.config.update("jax_enable_x64", True)
 jax.config.update("jax_numpy_dtype_promotion", "strict")
-os.environ["XLA_FLAGS"] = (
-    os.environ.get("XLA_FLAGS", "") + " --xla_backend_optimization_level=0"
-).strip()
+# one thread compiles a program: the workers fill the cores
+_FLAGS = ["--xla_backend_optimization_level=0", "--xla_cpu_parallel_codegen_split_count=1"]
+os.environ["XLA_FLAGS"] = " ".join([os.environ.get("XLA_FLAGS", ""), *_FLAGS]).strip()
 compile_quickly()
 
 PROGRAMS = Path(__file__).parents[1] / ".pytest_cache" / "programs"
