@@ -92,6 +92,18 @@ def test_local_slope_is_the_derivative():
         assert float(curve.local_slope[0]) == pytest.approx(float(difference), rel=1e-6)
 
 
+def test_local_slope_at_repeated_lengths():
+    """A sampled curve has one slope at equal lengths, and none if all are equal."""
+    head, mu = lp.Head(U=np.eye(1), V=np.eye(1)), lp.Gaussian([0.0], [[1.0]])
+    method = lp.MonteCarlo(jax.random.key(0), max_replicates=200)
+    slopes = [
+        lp.concentration_curve(head, mu, np.ones(1), lengths, method=method).local_slope.values
+        for lengths in ([10, 10, 100], [10, 10])
+    ]
+    assert slopes[0][0] == slopes[0][1] < 0
+    assert np.all(np.isnan(slopes[1]))
+
+
 def test_concentration_curve_of_one_query_is_the_exact_error():
     head, mu = _plane()
     z, lengths = np.array([0.4, -1.0]), np.array([1.0, 7.0, 1e9, np.inf])

@@ -276,6 +276,13 @@ def test_descend_on_prompts_of_other_tasks():
     assert run.risk[-1] + 3 * run.risk_error[-1] < run.risk[0]
 
 
+def test_descend_warns_before_it_draws_many_tokens():
+    """Warnings are errors in the tests: nothing is drawn."""
+    task, start = lp.LinearRegression(np.eye(1)), lp.BlockParams(np.eye(1), 0.5)
+    with pytest.raises(UserWarning, match=r"draws .* = 1.3e\+10 tokens.*method=lp.Exact"):
+        lp.descend(jax.random.key(0), task, start, L=1e8, steps=1)
+
+
 def test_descend_reports_divergence():
     run = _run(optimiser=optax.sgd(1e6))
     assert run.status.startswith("diverged: parameters are not finite at step")

@@ -225,3 +225,16 @@ def test_output_error_of_single_precision_numpy_queries():
     z = np.array([0.3], np.float32)
     wanted = lp.output_error(head, mu, z.astype(np.float64), 10)
     assert lp.output_error(head, mu, z, 10) == wanted
+
+
+@pytest.mark.parametrize("kind", [np.float32, np.float64, np.int32, int])
+def test_output_error_takes_numpy_scalars(kind):
+    head, mu, z = lp.Head(U=np.eye(2), V=np.eye(2)), lp.Gaussian(np.zeros(2), np.eye(2)), np.ones(2)
+    assert lp.output_error(head, mu, z, kind(7)) == lp.output_error(head, mu, z, 7.0)
+
+
+def test_output_error_of_heads_that_cancel_is_not_negative():
+    head = lp.Head(U=np.eye(2), V=np.eye(2))
+    pair = lp.MultiHead([head, lp.Head(U=np.eye(2), V=-np.eye(2))])
+    found = np.asarray(lp.output_error(pair, lp.Gaussian(np.zeros(2), np.eye(2)), np.ones(2), 10))
+    assert 0 <= found < 1e-12

@@ -143,7 +143,7 @@ def descend_many(
             )
         )
     optimiser = shared(optimiser)
-    _warn_of_many_tokens(lengths, steps, batch, method)
+    _warn_of_many_tokens(lengths, attention, steps, batch, method)
     batches: dict[Hashable, list[int]] = {}
     for i, run in enumerate(zip(lengths, attention, strict=True)):
         batches.setdefault(task.batching_key(*run, method), []).append(i)
@@ -201,14 +201,20 @@ def _checked_method(method: AbstractMethod | None) -> AbstractMethod:
 
 
 def _warn_of_many_tokens(
-    lengths: list[float], steps: int, batch: int, method: AbstractMethod
+    lengths: list[float],
+    attention: Sequence[Attention],
+    steps: int,
+    batch: int,
+    method: AbstractMethod,
 ) -> None:
-    """Warn if a call draws so many tokens that it takes minutes."""
-    tokens = steps * batch * sum(length for length in lengths if math.isfinite(length))
+    """Warn if softmax runs draw so many tokens that a CPU takes long."""
+    runs = zip(lengths, attention, strict=True)
+    drawn = sum(L for L, name in runs if name == "softmax" and math.isfinite(L))
+    tokens = steps * batch * drawn
     if tokens > _MANY_TOKENS and not isinstance(method, Exact):
         warnings.warn(
-            f"this draws steps * batch * L = {tokens:.1e} tokens, which takes minutes or longer: "
-            "method=lp.Exact() costs the same for every L",
+            f"this draws steps * batch * L = {tokens:.1e} tokens, half a minute or more on a "
+            "CPU: for linear regression method=lp.Exact() costs the same for every L",
             stacklevel=4,
         )
 
