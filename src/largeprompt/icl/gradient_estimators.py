@@ -70,10 +70,13 @@ class Regression(eqx.Module):
 
     def queries(self, key: Key[Array, ""], n: int) -> Queries:
         """Draw w and one query, n times; the same numbers in float32 and float64."""
-        for_w, for_queries = normal_pairs(words(key), _QUERIES, counters((n, len(self.root))))
-        for_noise, _ = normal_pairs(words(key), _NOISE, counters((n,)))
-        drawn = (a.astype(self.root.dtype) for a in (for_w, for_queries, for_noise))
-        return self.queries_from(*drawn)
+        shape, size = (n, len(self.root)), n * len(self.root)
+        # both streams at once: the generator is most of what a descent traces
+        stream = np.repeat(np.array([_QUERIES, _NOISE], np.uint32), [size, n])
+        counter = np.concatenate([np.arange(size), np.arange(n)]).astype(np.uint32)
+        first, second = normal_pairs(words(key), *map(jnp.asarray, (stream, counter)))
+        normals = first[:size].reshape(shape), second[:size].reshape(shape), first[size:]
+        return self.queries_from(*(a.astype(self.root.dtype) for a in normals))
 
     def queries_from(
         self,

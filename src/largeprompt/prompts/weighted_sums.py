@@ -21,6 +21,7 @@ import jax
 import jax.numpy as jnp
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton
+from jax.extend.backend import backends
 from jaxtyping import Array, Float, UInt32
 
 from .. import _native
@@ -80,6 +81,8 @@ def _fastest(
             kernels["cuda"] = partial(fused_sums, capacity=capacity, layout=layout)
         if layout.native and _native.available():
             kernels["cpu"] = partial(_on_cpu, layout=layout)
+    if "cpu" in kernels and set(backends()) == {"cpu"}:
+        return kernels["cpu"](key, prompts, scales, L)  # no other branch to trace
     return jax.lax.platform_dependent(key, prompts, scales, L, **kernels, default=by_blocks)
 
 
