@@ -75,20 +75,72 @@ def test_reproduce_stopped_by_a_signal_can_be_resumed(how, tmp_path, monkeypatch
     assert "computed  slow" in again.stderr
 
 
-def test_signals_in_a_callback_of_the_garbage_collector_are_not_lost():
-    """Python ignores exceptions there: the signal is sent again."""
-    code = """
-import gc, os, signal, time
-from largeprompt.cli._signals import catch_signals
+START = """
+import gc, os, signal, sys, time, weakref
+from largeprompt.cli._signals import catch_signals, exit_status
+
+signal.signal(signal.SIGINT, signal.default_int_handler)
 catch_signals()
-gc.callbacks.append(lambda phase, _: phase == "start" and os.kill(os.getpid(), signal.SIGTERM))
+number = getattr(signal, sys.argv[1])
+
+def interrupt(*_):
+    os.kill(os.getpid(), number)
+
+class Closing:
+    def __del__(self):
+        interrupt()
+
 try:
-    gc.collect()
-    gc.callbacks.clear()
+"""
+
+END = """
     time.sleep(30)
 except KeyboardInterrupt as received:
     print(type(received).__name__)
+    sys.exit(exit_status(received))
 """
-    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert found.stdout.strip() == "Terminated"
-    assert not found.stderr
+
+PLACES = {
+    "a callback of the garbage collector": "gc.callbacks.append(interrupt); gc.collect();"
+    "gc.callbacks.clear()",
+    "a finaliser": "Closing()",
+    "a callback of a weak reference": "it = set(); ref = weakref.ref(it, interrupt); del it",
+    "text that is executed": "exec('interrupt(); time.sleep(30)')",
+}
+
+
+@pytest.mark.parametrize("received", ["SIGINT", "SIGTERM"])
+@pytest.mark.parametrize("place", PLACES)
+def test_signals_end_the_command_wherever_they_arrive(place, received, tmp_path):
+    """CPython ignores exceptions in callbacks, and remembers those of executed text."""
+    (tmp_path / "interrupted.py").write_text(f"{START}    {PLACES[place]}{END}")
+    ended = subprocess.run(
+        [sys.executable, "-m", "interrupted", received],
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": str(ROOT / "src")},
+        capture_output=True,
+        text=True,
+        timeout=20,
+    )
+    assert ended.stdout.strip() == {"SIGINT": "Interrupted", "SIGTERM": "Terminated"}[received]
+    assert not ended.stderr
+    assert ended.returncode == 128 + getattr(signal, received)
+
+
+def test_ctrl_c_before_the_command_has_begun():
+    code = """
+import os, signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)
+
+class Finder:
+    def find_spec(name, path, target=None):
+        if name == "largeprompt.cli.commands":
+            os.kill(os.getpid(), signal.SIGINT)
+
+sys.meta_path.insert(0, Finder)
+from largeprompt.cli import main
+main()
+"""
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert ended.returncode == 130, ended.stderr
+    assert not ended.stderr

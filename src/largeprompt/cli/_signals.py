@@ -1,44 +1,57 @@
 """SIGTERM and Ctrl-C end a command in the same way: what is stored stays, and can be resumed."""
 
-import gc
 import os
 import signal
+import sys
 import threading
-from collections.abc import Callable
 from types import FrameType
+from typing import Any, NoReturn
 
 _LATER = 0.05  # seconds
+
+
+class Interrupted(KeyboardInterrupt):
+    """SIGINT was received.
+
+    CPython kills the process at its end, whatever its exit status, if `KeyboardInterrupt` itself
+    has left an `exec` of text, as in the definition of a dataclass; a subclass may.
+    """
 
 
 class Terminated(KeyboardInterrupt):
     """SIGTERM was received; handled wherever an interruption by the keyboard is."""
 
 
+_RAISED: dict[int, type[KeyboardInterrupt]] = {
+    signal.SIGINT: Interrupted,
+    signal.SIGTERM: Terminated,
+}
+
+
 def catch_signals() -> None:
-    """Raise `Terminated` on SIGTERM, and `KeyboardInterrupt` on SIGINT unless that is ignored."""
-    signal.signal(signal.SIGTERM, _raising(Terminated))
+    """Raise `Terminated` on SIGTERM, and `Interrupted` on SIGINT unless that is ignored.
+
+    A signal is sent again where Python ignores exceptions: in finalisers, in callbacks of weak
+    references, of the garbage collector and of C.
+    """
+    signal.signal(signal.SIGTERM, _raise)
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-        signal.signal(signal.SIGINT, _raising(KeyboardInterrupt))
+        signal.signal(signal.SIGINT, _raise)
+    sys.unraisablehook = _send_again
 
 
-def _raising(error: type[KeyboardInterrupt]) -> Callable[[int, FrameType | None], None]:
-    def handle(number: int, frame: FrameType | None) -> None:
-        if _collects_garbage(frame):
-            threading.Timer(_LATER, os.kill, (os.getpid(), number)).start()
-        else:
-            raise error
-
-    return handle
+def _raise(number: int, frame: FrameType | None) -> NoReturn:
+    raise _RAISED[number]
 
 
-def _collects_garbage(frame: FrameType | None) -> bool:
-    """Whether a callback of the garbage collector runs, in which Python ignores exceptions."""
-    callbacks = [getattr(callback, "__code__", None) for callback in gc.callbacks]
-    while frame is not None:
-        if frame.f_code in callbacks:
-            return True
-        frame = frame.f_back
-    return False
+def _send_again(ignored: Any) -> None:
+    """Replace Python's report of an ignored exception: an ignored signal comes again."""
+    for number, error in _RAISED.items():
+        if ignored.exc_type is error:
+            if threading.main_thread().is_alive():  # otherwise the process ends already
+                threading.Timer(_LATER, os.kill, (os.getpid(), number)).start()
+            return
+    sys.__unraisablehook__(ignored)
 
 
 def exit_status(interruption: KeyboardInterrupt) -> int:
