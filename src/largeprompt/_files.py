@@ -26,7 +26,9 @@ def check_target(path: Path, kind: str, suffixes: tuple[str, ...]) -> None:
         )
     if not path.parent.is_dir():
         raise ValueError(
-            message(f"the folder of a {kind} must exist", repr(str(path.parent)), "create it first")
+            message(
+                f"the folder of a {kind} file must exist", repr(str(path.parent)), "create it first"
+            )
         )
 
 

@@ -212,3 +212,12 @@ def test_gradient_flow_in_32_bit_mode(finite):
     with jax.enable_x64(False):
         run = lp.gradient_flow(TASK, _start(), 300, 1.0)
     assert run.final.b.dtype == jnp.float64
+
+
+def test_gradient_flow_of_inputs_in_small_units_warns():
+    """The default of `stationary` ends it at once: the risk is far from the best one."""
+    task, start = lp.LinearRegression(1e-6 * np.eye(2)), lp.BlockParams(1e5 * np.eye(2), 0.1)
+    with pytest.warns(UserWarning, match="Pass a smaller `stationary`, or scale the inputs"):
+        run = lp.gradient_flow(task, start, 10)
+    assert run.phase == "stationary"
+    assert run.risk[-1] > 2 * float(task.minimiser(10).risk)

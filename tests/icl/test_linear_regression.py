@@ -297,6 +297,23 @@ def test_minimiser_has_known_risks(L, softmax, linear, ridge):
     assert abs(bayes.value - ridge) <= 5 * bayes.error + 6e-4 * ridge + 5e-5
 
 
+@pytest.mark.parametrize("attention", ["softmax", "linear"])
+@pytest.mark.parametrize("scale", [1e-30, 1e-3, 1e4, 1e12])
+@pytest.mark.parametrize("what", ["cov", "task_cov", "query_cov"])
+def test_minimiser_does_not_depend_on_units(what, scale, attention):
+    """Inputs, tasks or queries in other units: the same head, and risk above the noise."""
+    given = {"cov": COV, "task_cov": TASK_COV, "noise_variance": 0.2, "query_cov": 2 * COV}
+    scaled = given | {what: scale * given[what]}
+    if what != "query_cov":
+        scaled["noise_variance"] = 0.2 * scale
+    best, found = (lp.LinearRegression(**task).minimiser(10, attention) for task in (given, scaled))
+    ratio = 1.0 if what == "cov" else scale  # of E (w'x_q)^2
+    expected = scaled["noise_variance"] / 2 + ratio * (float(best.risk) - 0.1)
+    assert float(found.risk) == pytest.approx(expected, rel=1e-12)
+    slope, expected = (float(m.params.b) * np.asarray(m.params.A) for m in (found, best))
+    assert slope == pytest.approx(expected / (scale if what == "cov" else 1.0), rel=1e-6)
+
+
 def test_minimiser_at_large_length_sits_in_the_valley():
     found = TASK.minimiser(1e9)
     product = float(found.params.b) * np.asarray(COV @ found.params.A)

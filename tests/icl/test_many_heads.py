@@ -136,6 +136,9 @@ def test_minimiser_of_two_heads_is_an_opposite_pair():
     assert float(TASK.minimiser(100, "linear", heads=2).risk) == pytest.approx(
         float(TASK.minimiser(100, "linear").risk)
     )
+    parts = [np.asarray(part) for part in (TASK.cov, TASK.task_cov, TASK.noise_variance)]
+    small = lp.LinearRegression(parts[0] / 1000, parts[1], parts[2] / 1000)  # other units
+    assert 1000 * float(small.minimiser(100, heads=2).risk) == pytest.approx(float(found.risk))
 
 
 def _descent(task, y):

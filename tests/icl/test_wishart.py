@@ -60,3 +60,21 @@ def test_bayes_risk_without_noise_is_what_the_prompt_does_not_show():
         assert float(plain.bayes_risk(L).value) == pytest.approx(left / 2, abs=1e-12)
     blind = lp.LinearRegression(np.zeros((2, 2)), query_cov=np.eye(2))
     assert float(blind.bayes_risk(5).value) == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize("d", [1, 4, 30])
+@pytest.mark.parametrize("share", [1e-6, 1.0, 1e3])
+def test_bayes_risk_of_long_prompts_agrees_with_the_spectrum(d, share):
+    """From 1e8 d tokens on the spectrum is not integrated; all that is not known is noise."""
+    L = 10**8 * d
+    values, weights = wishart_spectrum(d, L)
+    left = weights[1:] @ (share * L / (share * L + values[1:]))
+    noise = 1e-3
+    task = lp.LinearRegression(np.eye(d), noise / (share * L) * np.eye(d), noise, np.eye(d) * L)
+    expected = (noise + noise / share * left) / 2
+    assert float(task.bayes_risk(L).value) == pytest.approx(expected, rel=1e-12)
+
+
+@pytest.mark.parametrize("L", [1e20, 1e30, 1e100])
+def test_bayes_risk_of_the_longest_prompts_is_the_noise(L):
+    assert float(lp.LinearRegression(np.eye(3), noise_variance=0.2).bayes_risk(L).value) == 0.1

@@ -128,7 +128,7 @@ MISTAKES = {
     ),
     "figure nowhere": (
         lambda: lp.save_figure(lp.plot_regimes(lp.regime_map(resolution=4)), "no/such/map.pdf"),
-        "the folder of a figure must exist",
+        "the folder of a figure file must exist",
     ),
     "scores too wide for a short prompt": (
         lambda: lp.participation(500.0, 2),

@@ -6,6 +6,7 @@ multistep solver takes the descent, an implicit one the valley, decade by decade
 """
 
 import math
+import warnings
 from typing import NamedTuple
 
 import jax
@@ -27,6 +28,7 @@ _FALLEN = 0.1  # of the first gradient: the descent is nearly over
 _LONGER = 4.0  # times its duration the solver of the descent goes on
 _ALONG = 0.9  # share of the gradient along the valley from which on the flow is in it
 _NOISE = 3e-15  # rounding of a gradient: no solution over a time t is sharper than this times t
+_FLAT = 1e-3  # relative change of the risk with a parameter, above which no flow is stationary
 _STEPS = 2048  # most steps of a segment
 _SHARPER = 1e-5  # tolerances of the descent, relative to those in the valley
 
@@ -53,7 +55,8 @@ def gradient_flow(
     always recorded. `stationary` is the gradient norm at which the flow ends, by default 1e-4 / L
     (1e-9 at infinity): the drift along the valley is of order 1/L. `rtol` and `atol` are the
     tolerances in the valley; the descent, and all of a flow at infinity, are followed to 1e-5 of
-    them.
+    them. The default of `stationary` is for inputs of variance about 1: a flow that it ends too
+    early warns.
 
     `method` as in `task.objective`. The risk is exact for `LinearRegression` in block form. By
     `lp.QuasiMonteCarlo(key)` or `lp.MonteCarlo(key)` the flow descends the mean over one fixed
@@ -85,7 +88,10 @@ def gradient_flow(
     evaluate = flat_value_and_gradient(objective, params)
     run = _Run(objective, evaluate, params, end, times, goal, rtol, atol)
     pieces = run.segments(task.is_stiff(length))
-    return _trajectory(pieces, run, risk.fresh(), length, attention)
+    found = _trajectory(pieces, run, risk.fresh(), length, attention)
+    if found.phase == "stationary" and stationary is None:
+        _warn_of_small_scales(run, found)
+    return found
 
 
 def _increasing(saveat: ArrayInput) -> np.ndarray:
@@ -231,6 +237,21 @@ def _trajectory(
         L,
         attention,
     )
+
+
+def _warn_of_small_scales(run: _Run, found: Trajectory) -> None:
+    """Warn if the default gradient norm is large for a task of small covariances."""
+    last = flattened(found.final)
+    change = float(np.max(np.abs(last * run.evaluate(last)[1]), initial=0.0))  # of risk, relative
+    if change > _FLAT * float(found.training_loss[0]):
+        norm = float(found.gradient_norm[-1])
+        warnings.warn(
+            f"The flow ended at a gradient norm of {norm:.1e}, the default for inputs of variance "
+            f"about 1, but the risk ({float(found.training_loss[-1]):.1e}) still changes there "
+            "with the scale of the parameters. Pass a smaller `stationary`, or scale the inputs.",
+            UserWarning,
+            stacklevel=4,
+        )
 
 
 def _share_along_valley(params: AbstractParams, gradients: np.ndarray) -> np.ndarray:

@@ -34,27 +34,78 @@ def minimise_block(
     task: "LinearRegression", L: float, attention: Attention
 ) -> tuple[BlockParams, Float[Array, ""], Float[Array, ""]]:
     """(params, risk, gradient norm)."""
-    start = best_linear(task, L)
-    evaluate = task.risk_function(L, attention).by_numpy(start)
-    assert evaluate is not None  # it knows heads in block form
+    unit, scale = at_unit_scale(task)
+    start = best_linear(unit, L)
+    evaluate = _by_numpy(unit, L, attention, start)
     A, b = np.asarray(start.A), np.asarray(start.b)
     if attention == "softmax" and L == 1:
         # one token has all the weight, whatever the query: it is best to predict nothing
         A, b = np.zeros_like(A), np.zeros(())
     elif attention == "softmax" and math.isfinite(L):
-        A, b = _descend(_Valley(evaluate, _shared_axes(task), len(A)), A, b)
+        A, b = _descend(_Valley(evaluate, _shared_axes(unit), len(A)), A, b)
     risk, gradient = evaluate(A, b)
-    norm = float(np.linalg.norm([np.linalg.norm(part) for part in gradient]))
+    norm = _norm(gradient)
     if not norm <= CERTIFIED:
         raise ValueError(
             _checks.message(
-                f"a minimiser must have a gradient norm of at most {CERTIFIED:g}",
+                f"a minimiser must have a gradient norm of at most {CERTIFIED:g} where covariances "
+                "are scaled to 1",
                 f"{norm:.2e} at L = {L:g}",
                 "choose a larger L: the best head of a very short prompt has scores that are too "
                 "large for the exact average",
             )
         )
-    return BlockParams(A, b), *to_jax((np.asarray(risk), np.asarray(norm)))
+    A, b = scale.undo(A, b)
+    if unit is not task:
+        risk, gradient = _by_numpy(task, L, attention, start)(A, b)
+    return BlockParams(A, b), *to_jax((np.asarray(risk), np.asarray(_norm(gradient))))
+
+
+def _by_numpy(
+    task: "LinearRegression", L: float, attention: Attention, like: BlockParams
+) -> Callable[..., tuple[float, list[np.ndarray]]]:
+    evaluate = task.risk_function(L, attention).by_numpy(like)
+    assert evaluate is not None  # it knows heads in block form
+    return evaluate
+
+
+def _norm(gradient: list[np.ndarray]) -> float:
+    return float(np.linalg.norm([np.linalg.norm(part) for part in gradient]))
+
+
+class Scale(NamedTuple):
+    """Powers of four by which the covariances of tokens and queries were divided."""
+
+    tokens: float
+    queries: float
+
+    def undo(self, A: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Parameters for the task whose covariances were divided; several heads too."""
+        scores = math.sqrt(self.tokens) * math.sqrt(self.queries)
+        return A / scores, b * (math.sqrt(self.queries) / math.sqrt(self.tokens))
+
+
+def at_unit_scale(task: "LinearRegression") -> tuple["LinearRegression", Scale]:
+    """The same task with covariances of order 1, as tolerances of descent are absolute.
+
+    Powers of four and their roots are exact in floating point.
+    """
+    from .linear_regression import LinearRegression
+
+    covariances = [np.asarray(part) for part in (task.cov, task.query_cov, task.task_cov)]
+    tokens, queries, tasks = map(_power_of_four, covariances)
+    if tokens == queries == tasks == 1:
+        return task, Scale(1.0, 1.0)
+    Sig, query, S = covariances
+    noise = np.asarray(task.noise_variance) / tokens / tasks
+    unit = LinearRegression(Sig / tokens, S / tasks, noise, query / queries)
+    return unit, Scale(tokens, queries)
+
+
+def _power_of_four(covariance: np.ndarray) -> float:
+    """The one next to the largest variance, or 1 if there is none."""
+    largest = float(np.max(np.diagonal(covariance)))
+    return 4.0 ** round(math.log(largest, 4)) if largest > 0 else 1.0
 
 
 def best_linear(task: "LinearRegression", L: float) -> BlockParams:

@@ -15,7 +15,7 @@ from scipy.optimize import minimize
 
 from .._arrays import to_jax
 from .many_head_risk import ManyHeadRisk, SummedRisk
-from .minimise import best_linear, dense_step, newton
+from .minimise import at_unit_scale, best_linear, dense_step, newton
 from .params import BlockParams, MultiHeadParams
 from .risks import Attention
 
@@ -66,10 +66,11 @@ def minimise_heads(
     task: "LinearRegression", L: float, attention: Attention, heads: int
 ) -> tuple[MultiHeadParams, Float[Array, ""], Float[Array, ""], bool]:
     """(params, risk, gradient norm, whether scores ended at the limit of the exact risk)."""
-    start, at_limit = best_linear(task, L), False
+    unit, scale = at_unit_scale(task)
+    start, at_limit = best_linear(unit, L), False
     A, b = np.asarray(start.A), float(start.b)
     if attention == "linear" or math.isinf(L):  # only sum_h b_h A_h counts
-        found = np.stack([A] * heads), np.full(heads, b / heads)
+        found = scale.undo(np.stack([A] * heads), np.full(heads, b / heads))
         known = SummedRisk(task.risk_function(L, attention)).by_numpy(_params(*found))
         assert known is not None  # heads in block form
         risk, gradient = known(*(leaf for pair in zip(*found, strict=True) for leaf in pair))
@@ -77,10 +78,13 @@ def minimise_heads(
         found = np.zeros((heads, *A.shape)), np.zeros(heads)
         risk, *gradient = ManyHeadRisk(task.problem(), L).value_and_gradient(*found)
     else:
-        objective = ManyHeadRisk(task.problem(), L)
+        objective = ManyHeadRisk(unit.problem(), L)
         found = _best(objective, objective.basis(), b * A, b, heads)
         risk, *gradient = objective.value_and_gradient(*found)
         at_limit = _is_at_limit(objective, *found, gradient)
+        found = scale.undo(*found)
+        if unit is not task:
+            risk, *gradient = ManyHeadRisk(task.problem(), L).value_and_gradient(*found)
     if at_limit:
         warnings.warn(
             f"The best {heads} heads at L = {L:g} have larger scores than the exact risk allows: "

@@ -25,6 +25,7 @@ from .many_head_risk import scalar_of
 
 _MARGIN = 8.0  # deviations beyond the edges of the spectrum of sqrt(l)
 _WIDTH, _ORDER = 0.5, 16  # of the panels of the quadrature over v
+_LONG = 1e8  # tokens for each dimension from which on eigenvalues are L to second order
 
 
 class Spectrum(NamedTuple):
@@ -72,12 +73,23 @@ def isotropic_bayes_risk(problem: Problem, L: int) -> float | None:
     s, query, t = (float(scalar or 0.0) for scalar in found)
     if s * t == 0:  # nothing is seen, or there is nothing to know
         left = float(len(cov))
+    elif len(cov) * _LONG <= L:
+        left = _left_by_long(len(cov), float(L), float(noise) / (s * t))
     else:
         values, weights = wishart_spectrum(len(cov), L)
         penalty = float(noise) / (s * t)
         seen = values > 0
         left = float(np.sum(weights[~seen]) + weights[seen] @ (penalty / (penalty + values[seen])))
     return 0.5 * (float(noise) + query**2 * t * left)
+
+
+def _left_by_long(d: int, L: float, penalty: float) -> float:
+    """E sum_i p / (p + l_i) of a long prompt, to a relative error of order (d / L)^2.
+
+    To second order at l = L, where E sum_i (l_i - L)^2 = L d (d + 1).
+    """
+    share = penalty / (penalty + L)
+    return d * share * (1 + (d + 1) * (L / (penalty + L)) / (penalty + L))
 
 
 def _laguerre(v: np.ndarray, count: int, alpha: float) -> np.ndarray:
