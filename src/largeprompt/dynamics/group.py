@@ -218,6 +218,9 @@ def _advance(bounds: tuple, runs: tuple, *, optimiser: optax.GradientTransformat
             updates, moments = optimiser.update(gradient, moments, params)
             return optax.apply_updates(params, updates), moments
 
+        if len(runs_words) == 1:  # without a batch, a third less is traced
+            runs = jax.tree.map(lambda leaf: leaf[0], (losses, runs_words, states))
+            return jax.tree.map(lambda leaf: leaf[None], one(*runs))
         # inside of the loop, which would be traced a second time otherwise
         return jax.vmap(one)(losses, runs_words, states)
 
