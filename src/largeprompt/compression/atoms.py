@@ -16,7 +16,7 @@ from .token_blocks import parts
 _MOST_SPREAD = 512  # queries, with those between
 _TURNS = 3  # partners of each query
 _RIDGE = 1e-3
-_FEW_IN_QUESTION = 256  # tokens whose leverages are computed first besides four for each atom
+_FEW_IN_QUESTION = 128  # tokens whose leverages are computed first besides two for each atom
 _CANDIDATES = 1024  # tokens of a pursuit besides four times those that it chooses
 
 
@@ -72,7 +72,7 @@ def _most_leverage(problem: Problem, atoms: int) -> np.ndarray:
         return index[_highest(_leverage(problem, index), atoms)]
     high = attention.bounds * (lengths + np.float32(norms.max())) ** 2
     high[problem.keep] = np.inf
-    few = min(_FEW_IN_QUESTION + 4 * atoms, n)
+    few = min(_FEW_IN_QUESTION + 2 * atoms, n)
     lowest = np.partition(high, n - few)[n - few]
     index = np.flatnonzero(high >= lowest)
     score = _leverage(problem, index)
