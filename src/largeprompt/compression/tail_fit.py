@@ -70,8 +70,9 @@ def _moments_of_others(
             mean = (mean - own @ points) / share
             weights = np.exp(scores - np.float32(log_mass))
             weights[index] = 0
-            covariances = sampled_covariances(keys, values, weights)
-            return log_mass + float(np.log(share)), *np.split(mean, [keys.shape[1]]), *covariances
+            key_cov, cross = sampled_covariances(keys, values, weights)
+            k = keys.shape[1]
+            return log_mass + float(np.log(share)), mean[:k], mean[k:], key_cov, cross
     others = problem.log_masses.copy()
     others[index] = -np.inf
     return tilted_moments(keys, values, others, tilt.astype(keys.dtype))
