@@ -89,9 +89,18 @@ void add_products_of_tile(const float* left, int64_t rows, const float* right, i
 // Adds sum_i weights(i) rows(i, :) to sums, for rows of whole vectors.
 INLINE void add_products_of_column(const float* weights, const float* rows, int64_t columns,
                                    int64_t size, Floats* sums) {
-  for (int64_t i = 0; i < size; ++i)
-    for (int64_t c = 0; c < columns / kLanes; ++c)
-      sums[c] += weights[i] * load(rows + i * columns + c * kLanes);
+  const auto add = [&](int64_t first, auto wide) {
+    constexpr int count = decltype(wide)::value;
+    Floats total[count];
+    for (int c = 0; c < count; ++c) total[c] = sums[first + c];
+    for (int64_t i = 0; i < size; ++i)
+      for (int c = 0; c < count; ++c)
+        total[c] += weights[i] * load(rows + i * columns + (first + c) * kLanes);
+    for (int c = 0; c < count; ++c) sums[first + c] = total[c];
+  };
+  int64_t c = 0;
+  for (; c + 4 <= columns / kLanes; c += 4) add(c, std::integral_constant<int, 4>{});
+  for (; c < columns / kLanes; ++c) add(c, std::integral_constant<int, 1>{});
 }
 
 // Rows of an array in place if they are whole vectors, or a tile of them padded with zeros.
@@ -112,16 +121,13 @@ struct PaddedRows {
   }
 };
 
-// Terms e^{score - top} of one block, and their sums.
-void softmax_of_block(const Blocks& p, int64_t block) {
-  const int64_t begin = block * p.size, end = std::min(begin + p.size, p.n);
-  const int64_t vectors = p.q / kLanes;
-  PaddedRows values(p.values, p.v);
-  Space space(p.k * kWide), top(vectors), total(vectors), products(p.q * values.row / kLanes);
-  for (int64_t c = 0; c < vectors;) {
-    const int64_t left = vectors - c;
+// Scores of the tokens from `begin` to `end` for all queries, and their largest; `space` has
+// k * kWide vectors.
+void scores_of_tokens(const Blocks& p, int64_t begin, int64_t end, Floats* space, Floats* tops) {
+  for (int64_t c = 0; c < p.q / kLanes;) {
+    const int64_t left = p.q / kLanes - c;
     const auto score = [&](auto wide) {
-      score_block<decltype(wide)::value>(p, begin, end, c * kLanes, space.data(), top.data() + c);
+      score_block<decltype(wide)::value>(p, begin, end, c * kLanes, space, tops + c);
       c += decltype(wide)::value;
     };
     if (left >= kWide)
@@ -131,6 +137,15 @@ void softmax_of_block(const Blocks& p, int64_t block) {
     else
       score(std::integral_constant<int, 1>{});
   }
+}
+
+// Terms e^{score - top} of one block, and their sums.
+void softmax_of_block(const Blocks& p, int64_t block) {
+  const int64_t begin = block * p.size, end = std::min(begin + p.size, p.n);
+  const int64_t vectors = p.q / kLanes;
+  PaddedRows values(p.values, p.v);
+  Space space(p.k * kWide), top(vectors), total(vectors), products(p.q * values.row / kLanes);
+  scores_of_tokens(p, begin, end, space.data(), top.data());
   float* sums = reinterpret_cast<float*>(products.data());
   std::memcpy(p.tops + block * p.q, top.data(), p.q * sizeof(float));
   for (int64_t c = 0; c < vectors; ++c) {  // no weight at all: -inf - -inf is NaN
@@ -160,6 +175,131 @@ void softmax_of_block(const Blocks& p, int64_t block) {
   std::memcpy(p.totals + block * p.q, total.data(), p.q * sizeof(float));
   for (int64_t a = 0; a < p.q; ++a)
     std::memcpy(p.sums + (block * p.q + a) * p.v, sums + a * values.row, p.v * sizeof(float));
+}
+
+// Raises tops to those of a tile and the sums so far to match: all start from -inf and zeros.
+INLINE void raise_tops(const Floats* of_tile, int64_t vectors, int64_t row, Floats* tops,
+                       Floats* totals, float* sums) {
+  for (int64_t c = 0; c < vectors; ++c) {
+    const Floats top = larger(tops[c], of_tile[c]);
+    const Ints raised = top > tops[c];
+    bool any = false;
+    for (int i = 0; i < kLanes; ++i) any |= raised[i] != 0;
+    if (!any) continue;
+    const Floats fade = raised ? exp_of_negative(tops[c] - top) : filled(1.0f);
+    tops[c] = top;
+    totals[c] *= fade;
+    for (int i = 0; i < kLanes; ++i) {
+      float* of_query = sums + (c * kLanes + i) * row;
+      for (int64_t j = 0; j < row; j += kLanes) store(of_query + j, load(of_query + j) * fade[i]);
+    }
+  }
+}
+
+// Moments of tokens at the mean query, with a running maximum.
+struct MeanQuery {
+  float top = kNothing, total = 0;
+  Space sums;  // of keys and of values
+
+  explicit MeanQuery(int64_t row) : sums(row / kLanes) {}
+
+  // `scores` has whole vectors, -inf beyond the end.
+  void add(const Floats* scores, int64_t size, const float* key, int64_t k, const float* value,
+           int64_t v) {
+    const int64_t vectors = padded(size) / kLanes;
+    Floats highest = scores[0], added{}, weights[kTokens / kLanes];
+    for (int64_t c = 1; c < vectors; ++c) highest = larger(highest, scores[c]);
+    const float now = largest(highest);
+    if (now > top) {
+      const float fade = std::exp(top - now);
+      for (int64_t c = 0; c < (k + v) / kLanes; ++c) sums.data()[c] *= fade;
+      total *= fade;
+      top = now;
+    }
+    const float base = top == kNothing ? 0 : top;
+    for (int64_t c = 0; c < vectors; ++c)
+      added += weights[c] = exp_of_negative(scores[c] - base);
+    total += sum(added);
+    const float* weight = reinterpret_cast<const float*>(weights);
+    add_products_of_column(weight, key, k, size, sums.data());
+    add_products_of_column(weight, value, v, size, sums.data() + k / kLanes);
+  }
+};
+
+// Softmax sums of one block whose terms are not stored, what bounds them, and the moments at the
+// mean query.
+void attention_of_block(const Attended& p, int64_t block) {
+  const int64_t begin = block * p.size, end = std::min(begin + p.size, p.n);
+  const int64_t vectors = p.q / kLanes;
+  PaddedRows keys(p.keys, p.k), values(p.values, p.v);
+  Space space(p.k * kWide), of_tile(vectors), top(vectors), base(vectors), total(vectors);
+  Space factors(vectors), scores(kTokens * vectors), products(p.q * values.row / kLanes);
+  float* sums_of_values = reinterpret_cast<float*>(products.data());
+  float* terms = reinterpret_cast<float*>(scores.data());
+  MeanQuery mean(keys.row + values.row);
+  Space plain(values.row / kLanes);
+  float ones[kTokens];
+  std::fill(ones, ones + kTokens, 1.0f);
+  for (int64_t c = 0; c < vectors; ++c) top.data()[c] = filled(kNothing);
+  for (int64_t first = begin; first < end; first += kTokens) {
+    const int64_t size = std::min(kTokens, end - first);
+    Blocks tile{p.keys, p.values, p.log_masses, p.tilts, p.n, p.k, p.v, p.q, p.size,
+                terms - first * p.q, nullptr, nullptr, nullptr, nullptr};
+    scores_of_tokens(tile, first, first + size, space.data(), of_tile.data());
+    raise_tops(of_tile.data(), vectors, values.row, top.data(), total.data(), sums_of_values);
+    for (int64_t c = 0; c < vectors; ++c) {
+      const Floats x = top.data()[c], gap = x - load(p.guesses + c * kLanes);
+      base.data()[c] = x == kNothing ? Floats{} : x;
+      const Floats factor = exp_of_negative(gap < Floats{} ? gap : Floats{});
+      factors.data()[c] = factor * factor * load(p.counted + c * kLanes);
+    }
+    const float *key = keys.tile(first, size), *value = values.tile(first, size);
+    Floats at_mean[kTokens / kLanes];
+    for (int64_t i = 0; i < size; i += kLanes) {
+      Floats averages[kLanes] = {}, bounds[kLanes] = {}, squares[kLanes] = {};
+      const int64_t count = std::min<int64_t>(kLanes, size - i);
+      for (int64_t r = 0; r < count; ++r) {
+        float* at = terms + (i + r) * p.q;
+        for (int64_t c = 0; c < vectors; ++c) {
+          const Floats score = load(at + c * kLanes);
+          const Floats term = exp_of_negative(score - base.data()[c]);
+          store(at + c * kLanes, term);
+          total.data()[c] += term;
+          averages[r] += score * load(p.shares + c * kLanes);
+          bounds[r] += term * term * factors.data()[c];
+        }
+        for (int64_t c = 0; c < values.row; c += kLanes) {
+          const Floats x = load(value + (i + r) * values.row + c);
+          squares[r] += x * x;
+        }
+      }
+      float found[3][kLanes];
+      store(found[0], sums(averages));
+      store(found[1], sums(bounds));
+      store(found[2], sums(squares));
+      for (int64_t r = 0; r < kLanes; ++r)  // no weight: 0 times -inf is NaN
+        if (r >= count || (p.log_masses && p.log_masses[first + i + r] == kNothing))
+          found[0][r] = kNothing;
+      at_mean[i / kLanes] = load(found[0]);
+      std::memcpy(p.averages + first + i, found[0], count * sizeof(float));
+      std::memcpy(p.bounds + first + i, found[1], count * sizeof(float));
+      std::memcpy(p.squares + first + i, found[2], count * sizeof(float));
+    }
+    add_products_of_tile(terms, p.q, value, values.row, size, false, sums_of_values);
+    add_products_of_column(ones, value, values.row, size, plain.data());
+    mean.add(at_mean, size, key, keys.row, value, values.row);
+  }
+  std::memcpy(p.tops + block * p.q, top.data(), p.q * sizeof(float));
+  std::memcpy(p.totals + block * p.q, total.data(), p.q * sizeof(float));
+  for (int64_t a = 0; a < p.q; ++a)
+    std::memcpy(p.sums + (block * p.q + a) * p.v, sums_of_values + a * values.row,
+                p.v * sizeof(float));
+  std::memcpy(p.value_sums + block * p.v, plain.data(), p.v * sizeof(float));
+  p.mean_tops[block] = mean.top;
+  p.mean_totals[block] = mean.total;
+  const float* found = reinterpret_cast<const float*>(mean.sums.data());
+  std::memcpy(p.mean_sums + block * (p.k + p.v), found, p.k * sizeof(float));
+  std::memcpy(p.mean_sums + block * (p.k + p.v) + p.k, found + keys.row, p.v * sizeof(float));
 }
 
 // e^{score - top} for the tokens of a block at one tilt; returns top and adds up the weights.

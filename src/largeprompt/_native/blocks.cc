@@ -25,6 +25,29 @@ struct Blocks {
   float* squares;  // (n,): |value|^2
 };
 
+// Queries over the tokens of a prompt, whose terms are not stored: numbers for every token instead.
+struct Attended {
+  const float* keys;        // (n, k)
+  const float* values;      // (n, v)
+  const float* log_masses;  // (n,), or null
+  const float* tilts;       // (k, q): q is a multiple of 16
+  const float* guesses;     // (q,): log normalisers, roughly
+  const float* counted;     // (q,): 1 for queries that `bounds` adds up, 0 for others
+  const float* shares;      // (q,): the mean query is the sum of shares times queries
+  int64_t n, k, v, q, size;
+  float* tops;         // (blocks, q)
+  float* totals;       // (blocks, q)
+  float* sums;         // (blocks, q, v)
+  float* squares;      // (n,): |value|^2
+  float* bounds;       // (n,): sum over queries of min(e^{score - top}, e^{score - guess})^2, for
+                       // a top that is not above the largest score of the query
+  float* averages;     // (n,): score of the mean query
+  float* mean_tops;    // (blocks,), and sums of e^{score - top} for the mean query
+  float* mean_totals;  // (blocks,)
+  float* mean_sums;    // (blocks, k + v)
+  float* value_sums;   // (blocks, v): sums of the values alone
+};
+
 // Tokens of a prompt at one tilt of the keys.
 struct Tilted {
   const float* keys;        // (n, k)
@@ -59,5 +82,6 @@ struct Terms {
   }
 
 EXPORTED(largeprompt_softmax_blocks, Blocks, softmax_of_block)
+EXPORTED(largeprompt_attention_blocks, Attended, attention_of_block)
 EXPORTED(largeprompt_moment_blocks, Tilted, moments_of_block)
 EXPORTED(largeprompt_square_sums, Terms, square_sums_of_block)

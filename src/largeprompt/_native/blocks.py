@@ -6,8 +6,8 @@ the number of threads. Arrays over blocks have one entry for each `size` tokens.
 
 import ctypes
 import os
-from concurrent.futures import ThreadPoolExecutor
 from functools import cache
+from threading import Thread
 from typing import NamedTuple
 
 import numpy as np
@@ -16,7 +16,12 @@ from . import library
 
 _VECTOR = 16  # numbers of queries are padded to multiples of this
 _TURNS = 4  # pieces of work of each thread
-_TARGETS = ("largeprompt_softmax_blocks", "largeprompt_moment_blocks", "largeprompt_square_sums")
+_TARGETS = (
+    "largeprompt_softmax_blocks",
+    "largeprompt_moment_blocks",
+    "largeprompt_square_sums",
+    "largeprompt_attention_blocks",
+)
 
 
 @cache
@@ -37,6 +42,24 @@ class SoftmaxBlocks(NamedTuple):
     totals: np.ndarray  # (blocks, q): sums of the terms
     sums: np.ndarray  # (blocks, q, v): sums of terms times values
     squares: np.ndarray  # (n,): |value|^2
+
+
+class AttentionBlocks(NamedTuple):
+    """Softmax sums of queries, and three numbers for every token in place of its terms.
+
+    The number of queries is that of the arguments or larger: the others have no meaning.
+    """
+
+    tops: np.ndarray  # (blocks, q)
+    totals: np.ndarray  # (blocks, q): sums of the terms e^{score - top}
+    sums: np.ndarray  # (blocks, q, v): sums of terms times values
+    squares: np.ndarray  # (n,): |value|^2
+    bounds: np.ndarray  # (n,): sums over queries of the squares of what bounds the weights
+    averages: np.ndarray  # (n,): scores of the mean query, whose sums follow
+    mean_tops: np.ndarray  # (blocks,)
+    mean_totals: np.ndarray  # (blocks,)
+    mean_sums: np.ndarray  # (blocks, k + v)
+    value_sums: np.ndarray  # (blocks, v): sums of the values alone
 
 
 class MomentBlocks(NamedTuple):
@@ -64,6 +87,34 @@ def softmax_blocks(
     shapes = (n, q), (blocks, q), (blocks, q), (blocks, q, v), (n,)
     found = SoftmaxBlocks(*(np.empty(shape, np.float32) for shape in shapes))
     _run(_TARGETS[0], blocks, (keys, values, log_masses, tilts), (n, k, v, q, size), found)
+    return found
+
+
+def attention_blocks(
+    keys: np.ndarray,
+    values: np.ndarray,
+    log_masses: np.ndarray | None,
+    queries: np.ndarray,
+    guesses: np.ndarray,
+    counted: np.ndarray,
+    size: int,
+) -> AttentionBlocks:
+    """Sums for queries (q, k) over keys (n, k) and values (n, v), without their terms.
+
+    `guesses` (q,) are their log normalisers, roughly; indices `counted` are those of the queries
+    that `bounds` adds up, and of which the mean query is the mean.
+    """
+    (n, k), v, q = keys.shape, values.shape[1], -(-len(queries) // _VECTOR) * _VECTOR
+    tilts, rough = np.zeros((k, q), np.float32), np.zeros(q, np.float32)
+    tilts[:, : len(queries)], rough[: len(queries)] = queries.T, guesses
+    ones = np.zeros(q, np.float32)
+    ones[counted] = 1
+    blocks = -(-n // size)
+    shapes = (blocks, q), (blocks, q), (blocks, q, v), (n,), (n,), (n,)
+    shapes += (blocks,), (blocks,), (blocks, k + v), (blocks, v)
+    found = AttentionBlocks(*(np.empty(shape, np.float32) for shape in shapes))
+    given = (keys, values, log_masses, tilts, rough, ones, ones / len(counted))
+    _run(_TARGETS[3], blocks, given, (n, k, v, q, size), found)
     return found
 
 
@@ -108,12 +159,15 @@ def _run(
     call, cores = getattr(library(), name), _cores()
     turns = min(blocks, _TURNS * cores if cores > 1 else 1)
     ends = [blocks * turn // turns for turn in range(turns + 1)]
+    rest = iter(range(turns))  # `next` of it is atomic
 
-    def work(turn: int) -> None:
-        call(problem, ctypes.c_int64(ends[turn]), ctypes.c_int64(ends[turn + 1]))
+    def work() -> None:
+        for turn in rest:
+            call(problem, ctypes.c_int64(ends[turn]), ctypes.c_int64(ends[turn + 1]))
 
-    if turns == 1:
-        work(0)
-        return
-    with ThreadPoolExecutor(cores) as pool:
-        list(pool.map(work, range(turns)))
+    others = [Thread(target=work) for _ in range(min(cores, turns) - 1)]
+    for thread in others:
+        thread.start()
+    work()
+    for thread in others:
+        thread.join()

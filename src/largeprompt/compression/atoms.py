@@ -8,6 +8,7 @@ an atom is needed for.
 
 import numpy as np
 
+from .blocked_softmax import BlockedSoftmax
 from .compression_problem import Problem
 from .tail_fit import with_tail
 from .token_blocks import parts
@@ -15,6 +16,7 @@ from .token_blocks import parts
 _MOST_SPREAD = 512  # queries, with those between
 _TURNS = 3  # partners of each query
 _RIDGE = 1e-3
+_FEW_IN_QUESTION = 128  # tokens whose leverages are computed first besides two for each atom
 _CANDIDATES = 1024  # tokens of a pursuit besides four times those that it chooses
 
 
@@ -53,28 +55,45 @@ def _most_leverage(problem: Problem, atoms: int) -> np.ndarray:
     """Indices of the tokens to keep and of the highest leverages.
 
     Leverage, E[p_i^2 |v_i - T|^2], is what the output loses, to first order, without the token. It
-    lies between E[p_i^2 (|v_i| -+ |T|)^2], which is cheap, so it is computed for the tokens only
-    that these bounds leave in question.
+    is computed for the tokens only that cheap bounds leave in question.
     """
     if atoms == 0:
         return np.arange(0)
-    attention = problem.attention
-    T, squares = attention.outputs, attention.squares
-    norms = np.sqrt(np.sum(T**2, axis=1))
-    powers = attention.sums_of_squares(np.stack([norms**0, norms, norms**2]))
-    middle, half = squares * powers[0] + powers[2], 2 * np.sqrt(squares) * powers[1]
-    slack = 1e-5 * (middle + half)  # of rounding
-    low, high = np.maximum(middle - half - slack, 0.0), middle + half + slack
-    low[problem.keep] = high[problem.keep] = np.inf
-    index = np.flatnonzero(high >= np.partition(low, problem.n - atoms)[problem.n - atoms])
-    score = np.empty(len(index))
-    for block in parts(len(index)):
-        part = index[block]
-        p, values = attention.weights(part) ** 2, problem.values[part]
-        cross = np.einsum("nv,nv->n", values, p.T @ T.astype(p.dtype))
-        score[block] = squares[part] * p.sum(axis=0) - 2 * cross + norms**2 @ p
-    score[np.isin(index, problem.keep)] = np.inf
+    attention, n = problem.attention, problem.n
+    # leverage lies between E[p_i^2 (|v_i| -+ |T|)^2]
+    norms, lengths = np.sqrt(np.sum(attention.outputs**2, axis=1)), np.sqrt(attention.squares)
+    if isinstance(attention, BlockedSoftmax):
+        powers = attention.sums_of_squares(np.stack([norms**0, norms, norms**2]))
+        middle, half = attention.squares * powers[0] + powers[2], 2 * lengths * powers[1]
+        slack = 1e-5 * (middle + half)  # of rounding
+        low, high = np.maximum(middle - half - slack, 0.0), middle + half + slack
+        low[problem.keep] = high[problem.keep] = np.inf
+        index = np.flatnonzero(high >= np.partition(low, n - atoms)[n - atoms])
+        return index[_highest(_leverage(problem, index), atoms)]
+    high = attention.bounds * (lengths + np.float32(norms.max())) ** 2
+    high[problem.keep] = np.inf
+    few = min(_FEW_IN_QUESTION + 2 * atoms, n)
+    lowest = np.partition(high, n - few)[n - few]
+    index = np.flatnonzero(high >= lowest)
+    score = _leverage(problem, index)
+    least = np.partition(score, len(score) - atoms)[len(score) - atoms]
+    if least <= lowest:  # others may have more
+        index = np.flatnonzero(high >= least)
+        score = _leverage(problem, index)
     return index[_highest(score, atoms)]
+
+
+def _leverage(problem: Problem, index: np.ndarray) -> np.ndarray:
+    """Sum over queries of p_i^2 |v_i - T|^2 for these tokens; infinite for those to keep."""
+    attention, score = problem.attention, np.empty(len(index))
+    T, squares = attention.outputs, attention.squares[index]
+    lengths = np.sum(T**2, axis=1)
+    for block in parts(len(index)):
+        p, values = attention.weights(index[block]) ** 2, problem.values[index[block]]
+        cross = np.einsum("nv,nv->n", values, p.T @ T.astype(p.dtype))
+        score[block] = squares[block] * p.sum(axis=0) - 2 * cross + lengths @ p
+    score[np.isin(index, problem.keep)] = np.inf
+    return score
 
 
 def _highest(score: np.ndarray, count: int) -> np.ndarray:

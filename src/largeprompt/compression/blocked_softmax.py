@@ -27,13 +27,9 @@ class BlockedSoftmax(NamedTuple):
     ) -> "BlockedSoftmax":
         """Softmax of the queries, in the dtype of the arrays."""
         found = token_blocks.softmax_blocks(keys, values, log_masses, queries)
-        tops = found.tops.astype(np.float64)
-        top = tops.max(axis=0)
-        factors = np.exp(tops - top)
-        total = (factors * found.totals).sum(axis=0)
-        means = np.einsum("bq,bqv->qv", factors, found.sums) / total[:, None]
-        rows = np.arange(len(queries))
-        return cls(found.terms, tops, top + np.log(total), means, found.squares, rows)
+        log_normalisers, means = token_blocks.merged(found.tops, found.totals, found.sums)
+        tops, rows = found.tops.astype(np.float64), np.arange(len(queries))
+        return cls(found.terms, tops, log_normalisers, means, found.squares, rows)
 
     def restricted(self, rows: np.ndarray) -> "BlockedSoftmax":
         """For these queries only."""

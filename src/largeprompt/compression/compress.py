@@ -2,6 +2,7 @@
 
 from typing import Literal, get_args
 
+import jax
 import numpy as np
 
 from .. import _checks
@@ -11,7 +12,7 @@ from ..attention import AbstractHead
 from ..measures import AbstractMeasure
 from .atoms import chosen, spread
 from .compressed import Compressed, outputs_and_weights
-from .compression_problem import LONG, Problem, problem_of
+from .compression_problem import LONG, Problem, problem_of, split_queries
 from .correction import value_changes
 from .sibling_methods import SUBSETS, moments, random_tokens
 from .tail_fit import with_tail
@@ -30,7 +31,6 @@ Choose = Literal["leverage", "residual leverage", "matching pursuit", "attention
 
 _TAILED = ("gaussian tail", "moments")  # methods that have a tail
 _RANKS = (None, 0, 1, 2, 4, 8, 16, 32)  # tails that `size` chooses from
-FEWEST_HELD_OUT = 8  # queries from which on some are held out
 
 
 @not_traced
@@ -77,12 +77,13 @@ def compress(
     >>> (small.n, small.tail.rank, bool(small.error.mean < 0.1))
     (8, 4, True)
     """
-    problem = problem_of(prompt, queries, keep, head)
     for name, value, known in (("method", method, Method), ("choose", choose, Choose)):
         if value not in get_args(known):
             raise ValueError(
                 _checks.message(f"{name} must be one of {get_args(known)}", repr(value), "see help")
             )
+    streamed = method == "gaussian tail" and choose == "leverage"
+    problem = problem_of(prompt, queries, keep, head, streamed)
     if (size is None) == (atoms is None):
         raise ValueError(
             _checks.message(
@@ -113,14 +114,6 @@ def compress(
         found = _by_method(fitting, atoms, rank, method, choose, key, final=True)
     error = problem.error(found, held_out if len(held_out) else seen, bool(len(held_out)))
     return Compressed(found.keys, found.values, found.log_weights, found.tail, error)
-
-
-def split_queries(queries: int) -> tuple[np.ndarray, np.ndarray]:
-    """Queries to fit and queries held out: every fourth, if there are 8."""
-    index = np.arange(queries)
-    if queries < FEWEST_HELD_OUT:
-        return index, index[:0]
-    return index[index % 4 != 3], index[index % 4 == 3]
 
 
 def _checked_rank(problem: Problem, atoms: int, rank: int | None) -> int | None:
@@ -223,5 +216,5 @@ def _corrected(problem: Problem, found: Compressed) -> Compressed:
     if changes is None:
         return found
     values = np.asarray(found.values, np.float64) + changes
-    logs = None if found.log_weights is None else np.asarray(found.log_weights)
-    return problem.measure(np.asarray(found.keys), values, logs, found.tail)
+    moved = jax.device_put(values.astype(problem.dtype))
+    return Compressed(found.keys, moved, found.log_weights, found.tail)

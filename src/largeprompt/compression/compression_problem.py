@@ -13,7 +13,10 @@ from ..measures import AbstractMeasure, KeyValues
 from .blocked_softmax import BlockedSoftmax
 from .compressed import Compressed, CompressionError, outputs
 from .gaussian_tail import Tail
+from .streamed_softmax import StreamedSoftmax
+from .token_blocks import in_cpp
 
+FEWEST_HELD_OUT = 8  # queries from which on some are held out
 LONG = 2**14  # tokens beyond which single-precision prompts are compressed in single precision
 
 
@@ -24,7 +27,7 @@ class Problem(NamedTuple):
     values: np.ndarray
     log_masses: np.ndarray
     queries: np.ndarray
-    attention: BlockedSoftmax
+    attention: BlockedSoftmax | StreamedSoftmax
     keep: np.ndarray
     dtype: np.dtype
     log_weights: np.ndarray | None
@@ -67,13 +70,13 @@ class Problem(NamedTuple):
         tail: Tail | None = None,
     ) -> Compressed:
         """A measure in the precision of the prompt."""
-        k, v = (jax.device_put(np.asarray(a).astype(self.dtype)) for a in (keys, values))
-        weights = None if logs is None else jax.device_put(logs.astype(self.dtype))
-        return Compressed(k, v, weights, tail)
+        given = keys, values, *(() if logs is None else (logs,))
+        k, v, *weights = jax.device_put([np.asarray(a).astype(self.dtype) for a in given])
+        return Compressed(k, v, weights[0] if weights else None, tail)
 
     def tail(self, tilt: np.ndarray, log_mass: float, mean: np.ndarray, factor: np.ndarray) -> Tail:
         arrays = (tilt, np.asarray(log_mass), mean, factor)
-        return Tail(*(jax.device_put(array.astype(self.dtype)) for array in arrays))
+        return Tail(*jax.device_put([array.astype(self.dtype) for array in arrays]))
 
     def error(self, found: Compressed, rows: np.ndarray, held_out: bool) -> CompressionError:
         """Relative squared error of a measure at these queries."""
@@ -89,13 +92,18 @@ class Problem(NamedTuple):
             relative = squares / deviation
         percentiles = np.percentile(relative, [50, 90, 99])
         numbers = np.asarray([np.mean(relative), *percentiles], np.float32)
-        mean, median, high, highest = (jax.device_put(number) for number in numbers)
+        mean, median, high, highest = jax.device_put(list(numbers))
         return CompressionError(mean, median, high, highest, len(rows), held_out)
 
 
 def problem_of(
-    prompt: AbstractMeasure, queries: ArrayInput, keep: ArrayInput, head: AbstractHead | None
+    prompt: AbstractMeasure,
+    queries: ArrayInput,
+    keep: ArrayInput,
+    head: AbstractHead | None,
+    streamed: bool = False,
 ) -> Problem:
+    """The problem; `streamed` stores no attention of single tokens if the prompt is long."""
     pair = prompt.as_key_values() if isinstance(prompt, AbstractMeasure) else None
     if pair is None:
         raise ValueError(
@@ -128,10 +136,25 @@ def problem_of(
     keys, values, masses, z = (
         np.asarray(a).astype(work, copy=False) for a in (pair.keys, pair.values, masses, z)
     )
-    attention = BlockedSoftmax.of(keys, values, None if logs is None else masses, z)
-    weights = np.exp(masses - masses.max())
-    mean_value = weights @ values / weights.sum()
+    given = keys, values, None if logs is None else masses, z
+    if single and streamed and in_cpp(keys):
+        attention = StreamedSoftmax.of(*given, split_queries(len(z))[0])
+    else:
+        attention = BlockedSoftmax.of(*given)
+    if logs is None and isinstance(attention, StreamedSoftmax):
+        mean_value = attention.value_sum / pair.n
+    else:
+        weights = np.exp(masses - masses.max())
+        mean_value = weights @ values / weights.sum()
     return Problem(keys, values, masses, z, attention, kept, pair.dtype, logs, mean_value)
+
+
+def split_queries(queries: int) -> tuple[np.ndarray, np.ndarray]:
+    """Queries to fit and queries held out: every fourth, if there are 8."""
+    index = np.arange(queries)
+    if queries < FEWEST_HELD_OUT:
+        return index, index[:0]
+    return index[index % 4 != 3], index[index % 4 == 3]
 
 
 def _log_masses(prompt: AbstractMeasure, pair: KeyValues) -> np.ndarray | None:

@@ -35,7 +35,11 @@ def value_changes(p: np.ndarray, errors: np.ndarray) -> np.ndarray | None:
 def block_residuals(hat: np.ndarray, targets: np.ndarray) -> np.ndarray:
     """Residuals of a linear fit whose `hat` matrix is given, each block fitted without itself."""
     residuals = targets - hat @ targets
-    for block in np.array_split(np.arange(len(targets)), _BLOCKS):
-        own = np.eye(len(block)) - hat[np.ix_(block, block)]
-        residuals[block] = np.linalg.solve(own, residuals[block])
+    size, longer = divmod(len(targets), _BLOCKS)
+    cut = longer * (size + 1)
+    for first, last, width in ((0, cut, size + 1), (cut, len(targets), size)):
+        if first < last:
+            index = np.arange(first, last).reshape(-1, width)
+            own = np.eye(width) - hat[index[:, :, None], index[:, None, :]]
+            residuals[first:last] = np.linalg.solve(own, residuals[index]).reshape(last - first, -1)
     return residuals

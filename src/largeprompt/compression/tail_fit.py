@@ -7,7 +7,8 @@ import numpy as np
 from .compressed import Compressed
 from .compression_problem import Problem
 from .gaussian_tail import best_axes, factor_of, low_rank, query_metric
-from .token_blocks import tilted_moments
+from .streamed_softmax import StreamedSoftmax
+from .token_blocks import sampled_covariances, tilted_moments
 
 _PRIOR = 0.3  # queries that the expansion at the mean query counts for, for each coefficient
 _LOWEST_CURVATURE = 0.01
@@ -18,16 +19,15 @@ def with_tail(
     problem: Problem, index: np.ndarray, rank: int | None, literal: bool = False
 ) -> Compressed:
     """Atoms of these indices, and a Gaussian for the others (None: dropped)."""
-    others = problem.log_masses.copy()
-    others[index] = -np.inf
-    if rank is None or np.all(others == -np.inf):  # nothing else has any weight
+    weightless = problem.log_weights is not None and np.all(
+        np.delete(problem.log_masses, index) == -np.inf
+    )
+    if rank is None or len(index) == problem.n or weightless:  # nothing else has any weight
         return problem.kept(index)
-    keys, values, queries = problem.keys, problem.values, problem.queries.astype(np.float64)
+    keys, queries = problem.keys, problem.queries.astype(np.float64)
     tilt = np.zeros(keys.shape[1]) if literal else queries.mean(axis=0)
     steps = queries - tilt
-    log_mass, mean_key, mean_value, key_cov, cross = tilted_moments(
-        keys, values, others, tilt.astype(keys.dtype)
-    )
+    log_mass, mean_key, mean_value, key_cov, cross = _moments_of_others(problem, index, tilt)
     root, inverse = query_metric(steps, keys.shape[1])
     key_cov, cross = root.T @ key_cov @ root, root.T @ cross
     seen = _SeenTail.of(problem, index)
@@ -50,6 +50,32 @@ def with_tail(
     factor = factor_of(curvature * bent, slopes + turn.T, directions)
     mean = np.concatenate([mean_key, mean_value + shift])
     return problem.kept(index, problem.tail(tilt, log_mass + float(lift[0]), mean, factor))
+
+
+def _moments_of_others(
+    problem: Problem, index: np.ndarray, tilt: np.ndarray
+) -> tuple[float, np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Log mass, mean key, mean value, Cov(k, k), Cov(k, v) of all tokens but these, at a tilt.
+
+    Means over all tokens of a prompt whose attention was streamed are known; covariances are those
+    of a sample, by weight.
+    """
+    keys, values, attention = problem.keys, problem.values, problem.attention
+    if isinstance(attention, StreamedSoftmax) and np.array_equal(attention.rows, attention.counted):
+        scores, log_mass, mean = attention.mean_query
+        own = np.exp(scores[index].astype(np.float64) - log_mass)
+        share = 1 - float(own.sum())
+        if share > _LITTLE:
+            points = np.concatenate([keys[index], values[index]], axis=1)
+            mean = (mean - own @ points) / share
+            weights = np.exp(scores - np.float32(log_mass))
+            weights[index] = 0
+            key_cov, cross = sampled_covariances(keys, values, weights)
+            k = keys.shape[1]
+            return log_mass + float(np.log(share)), mean[:k], mean[k:], key_cov, cross
+    others = problem.log_masses.copy()
+    others[index] = -np.inf
+    return tilted_moments(keys, values, others, tilt.astype(keys.dtype))
 
 
 class _SeenTail(NamedTuple):

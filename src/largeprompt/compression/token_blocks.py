@@ -6,9 +6,12 @@ Single precision goes to C++ on all cores where it is compiled, the rest to NumP
 import numpy as np
 
 from .._native import blocks as native
-from .._native.blocks import MomentBlocks, SoftmaxBlocks
+from .._native.blocks import AttentionBlocks, MomentBlocks, SoftmaxBlocks
 
 SIZE = 1024  # tokens of a block
+_GOLDEN = (5**0.5 - 1) / 2
+_DRAWN = 2048  # tokens of a sample
+_STREAMED = 4096  # the same where no terms are stored
 
 
 def parts(n: int, size: int = SIZE) -> list[slice]:
@@ -16,15 +19,37 @@ def parts(n: int, size: int = SIZE) -> list[slice]:
     return [slice(start, min(start + size, n)) for start in range(0, n, size)]
 
 
-def _in_cpp(array: np.ndarray) -> bool:
+def strata(n: int, count: int) -> np.ndarray:
+    """Indices of tokens, one in each of `count` equal parts of n, at places that do not repeat."""
+    return (levels(count) * n).astype(np.int64)
+
+
+def levels(count: int) -> np.ndarray:
+    """Numbers between 0 and 1, one in each of `count` equal parts."""
+    order = np.arange(count)
+    return (order + order * _GOLDEN % 1.0) / count
+
+
+def in_cpp(array: np.ndarray) -> bool:
+    """Whether sums over these tokens run in C++."""
     return array.dtype == np.float32 and native.available()
+
+
+def merged(tops: np.ndarray, totals: np.ndarray, sums: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Log normalisers (q,) and means (q, v) of all blocks, in float64."""
+    tops = tops.astype(np.float64)
+    top = tops.max(axis=0)
+    factors = np.exp(tops - _finite(top))
+    total = (factors * totals).sum(axis=0)
+    means = (factors[:, :, None] * sums).sum(axis=0) / total[:, None]
+    return top + np.log(total), means
 
 
 def softmax_blocks(
     keys: np.ndarray, values: np.ndarray, log_masses: np.ndarray | None, queries: np.ndarray
 ) -> SoftmaxBlocks:
     """Softmax terms of queries (q, k) over keys (n, k), and their sums with values (n, v)."""
-    if _in_cpp(keys):
+    if in_cpp(keys):
         return native.softmax_blocks(keys, values, log_masses, queries, SIZE)
     (n, kind), q, blocks = (len(keys), keys.dtype), len(queries), parts(len(keys))
     terms, tops = np.empty((n, q), kind), np.empty((len(blocks), q), kind)
@@ -40,9 +65,21 @@ def softmax_blocks(
     return SoftmaxBlocks(terms, tops, totals, sums, np.einsum("nv,nv->n", values, values))
 
 
+def attention_blocks(
+    keys: np.ndarray,
+    values: np.ndarray,
+    log_masses: np.ndarray | None,
+    queries: np.ndarray,
+    guesses: np.ndarray,
+    counted: np.ndarray,
+) -> AttentionBlocks:
+    """Softmax sums of queries (q, k) without their terms, in C++."""
+    return native.attention_blocks(keys, values, log_masses, queries, guesses, counted, _STREAMED)
+
+
 def square_sums(terms: np.ndarray, coefficients: np.ndarray) -> np.ndarray:
     """sum_q c_jq t_iq^2, (3, n), from terms (n, q) and coefficients (blocks, 3, q)."""
-    if _in_cpp(terms):
+    if in_cpp(terms):
         return native.square_sums(terms, coefficients, SIZE)
     pairs = zip(coefficients.astype(terms.dtype), parts(len(terms)), strict=True)
     return np.concatenate([block @ (terms[part] ** 2).T for block, part in pairs], axis=1)
@@ -52,7 +89,7 @@ def tilted_moments(
     keys: np.ndarray, values: np.ndarray, log_masses: np.ndarray, tilt: np.ndarray
 ) -> tuple[float, np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """Log mass, mean key, mean value, Cov(k, k) and Cov(k, v) at a tilt of the keys, in float64."""
-    in_blocks = native.moment_blocks if _in_cpp(keys) else _moment_blocks
+    in_blocks = native.moment_blocks if in_cpp(keys) else _moment_blocks
     tops, totals, means, *sums = in_blocks(keys, values, log_masses, tilt, SIZE)
     top = float(tops.max())
     factors = np.exp(tops.astype(np.float64) - top)
@@ -68,6 +105,21 @@ def tilted_moments(
     key_cov = key_cov + (weights * gaps.T) @ gaps
     cross = cross + (weights * gaps.T) @ means[:, k:]
     return top + float(np.log(total)), mean[:k], mean[k:], key_cov, cross
+
+
+def sampled_covariances(
+    keys: np.ndarray, values: np.ndarray, weights: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Cov(k, k) and Cov(k, v) of tokens drawn by their weights (n,).
+
+    One is drawn from each of equal parts of the total weight.
+    """
+    total = np.cumsum(weights, dtype=np.float64)
+    drawn = np.searchsorted(total, levels(_DRAWN) * total[-1], side="right")
+    drawn = np.minimum(drawn, len(keys) - 1)
+    none = np.zeros(max(_DRAWN, keys.shape[1]), keys.dtype)
+    found = tilted_moments(keys[drawn], values[drawn], none[:_DRAWN], none[: keys.shape[1]])
+    return found[3:]
 
 
 def _moment_blocks(

@@ -25,8 +25,7 @@ from .._provenance import code_version, versions
 from .._search import smallest_length
 from ..attention import Head
 from ..compression import Experts, compress, experts, linearise
-from ..compression.compress import FEWEST_HELD_OUT, split_queries
-from ..compression.compression_problem import problem_of
+from ..compression.compression_problem import FEWEST_HELD_OUT, problem_of, split_queries
 from ..compression.linearised import cross_validated
 from ..concentration import regime
 from ..measures import Gaussian, Mixture
