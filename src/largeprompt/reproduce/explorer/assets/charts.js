@@ -101,7 +101,7 @@ export function errorChart({ w, h, palette, state, found, points }) {
   const { X, Y, right, bottom } = f, random = state.query === "random", clip = `clip-${w}-${h}`;
   // the proved bound at one query; the exponent of random ones through the end of the curve
   const bound = random ? (L) => last[1] * (L / last[0]) ** -found.rate
-    : (L) => Math.exp(found.signal) * (state.d + found.signal) / L;
+    : (L) => found.bound / L;
   let svg = f.svg + `<clipPath id="${clip}"><rect x="${EDGE.left}" y="${EDGE.top}" width="${right - EDGE.left}" height="${bottom - EDGE.top}"/></clipPath>`;
   svg += `<g clip-path="url(#${clip})">` + line(X(1), Y(bound(1)), X(1e12), Y(bound(1e12)), palette.orange, 1.8, "6 4");
   svg += line(EDGE.left, Y(found.tolerance), right, Y(found.tolerance), palette.green, 1.4, "2 4");
