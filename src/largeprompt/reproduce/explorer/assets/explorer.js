@@ -108,7 +108,7 @@ const drawings = (palette) => ({
 
 const sizes = {};
 const needs = { // what a chart depends on: others are left as they are
-  error: ["sigma", "L", "d", "query", "target", "U", "G", "z"], regimes: ["sigma", "L"],
+  error: ["sigma", "L", "d", "query", "target", "U", "G", "z"], regimes: ["sigma", "L", "d", "query", "U", "G"],
   weights: ["sigma", "L", "seed"], risks: ["L", "d", "noise"],
 };
 const drawn = {};
