@@ -1,7 +1,8 @@
 """Compile the CPU kernels of largeprompt/_native. If this fails, XLA replaces them.
 
 They use nothing of Python, so one wheel serves every version: cp311-abi3. LARGEPROMPT_PURE=1 builds
-a wheel without kernels for all other platforms.
+a wheel without kernels for all other platforms. LARGEPROMPT_CXXFLAGS has further options for the
+compiler, such as "-O0 -g" to debug them.
 """
 
 import os
@@ -13,6 +14,7 @@ from setuptools.command.build_ext import build_ext
 
 FOLDER = Path("src/largeprompt/_native")
 OPTIONS = ["-std=c++17", "-O3", "-g0", "-fno-math-errno", "-fno-trapping-math", "-Wno-psabi"]
+OPTIONS += os.environ.get("LARGEPROMPT_CXXFLAGS", "").split()
 
 jaxlib = find_spec("jaxlib")
 headers = [

@@ -111,6 +111,14 @@ def test_help_shows_an_example_that_parses(name, command):
     assert asked.exit_code == 0, asked.output
 
 
+@pytest.mark.parametrize("group", [(), ("models",)], ids=["largeprompt", "models"])
+def test_help_of_groups_shows_the_line_of_a_command(group):
+    shown = CliRunner().invoke(app, [*group, "--help"]).stdout
+    (example,) = (line.strip() for line in shown.splitlines() if "Example: " in line)
+    name = " ".join(shlex.split(example)[2 : 3 + len(group)])
+    assert name in COMMAND_LINES
+
+
 def test_hint_at_first_run_names_the_cache_while_it_is_empty(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", str(tmp_path))
     _compiling.hint_at_first_run()

@@ -38,7 +38,8 @@ def source(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="module")
 def published(source) -> Path:
-    return _build(source)
+    # optimising the kernels would take most of the time; their speed is not tested here
+    return _build(source, LARGEPROMPT_CXXFLAGS="-O0")
 
 
 def test_release_metadata_is_valid(published):

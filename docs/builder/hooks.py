@@ -16,6 +16,7 @@ from largeprompt.reproduce.explorer import page as explorer
 
 ROOT = Path(__file__).parents[2]
 EXPLORER = "explorer_page.html"
+WIDE = "theory_map.md"  # a page with a table of five columns
 
 
 def on_config(config: Any) -> Any:
@@ -53,6 +54,8 @@ def on_page_markdown(markdown: str, page: Any, files: Any, **_: Any) -> str:
 
     if page.file.src_path == "architecture.md":
         markdown = import_graph.drawn(markdown)
+    if page.file.src_path == WIDE:
+        page.meta["hide"] = ["toc"]  # its only heading
     if page.file.src_path == "explorer.md":
         title, text = markdown.split("\n", 1)
         markdown = f"{title}\n\n[Open it]({EXPLORER}){{ .md-button }}\n{text}"
@@ -60,7 +63,13 @@ def on_page_markdown(markdown: str, page: Any, files: Any, **_: Any) -> str:
 
 
 def on_page_content(html: str, page: Any, **_: Any) -> str:
-    """Typeset the formulas of docstrings."""
+    """Typeset the formulas of docstrings; let long paths in tables break after a slash."""
+    if page.file.src_path == WIDE:
+        return re.sub(
+            r"<code>([^<\s]+/[^<\s]+)</code>",
+            lambda path: f"<code>{path[1].replace('/', '/<wbr>')}</code>",
+            html,
+        )
     return formulas.typeset(html) if page.file.src_path.startswith("api/") else html
 
 

@@ -197,13 +197,19 @@ def test_state_has_the_risk_of_its_pair(laptop, d, noise, L):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("matrices", [False, True], ids=["isotropic", "matrices"])
 @pytest.mark.parametrize("values", [STATES[0], STATES[5]], ids=["one", "random"])
-def test_python_prints_the_numbers_of_the_page(laptop, values):
+def test_python_prints_the_numbers_of_the_page(laptop, values, matrices):
     tab, _ = laptop
-    found = tab.evaluate("state => largeprompt.state(state)", _state(values))
+    state = _state(values)
+    if matrices:
+        state |= dict(zip("UGz", map(_words, _head(5, 5, seed=0)), strict=True))
+    found = tab.evaluate("state => largeprompt.state(state)", state)
+    assert bool(found["U"]) == matrices
     printed = io.StringIO()
     with jax.enable_x64(True), contextlib.redirect_stdout(printed):
         exec(compile(tab.evaluate("largeprompt.python()"), "exported", "exec"), {})
+    tab.evaluate("largeprompt.state({U: ''})")
     numbers = dict(line.split(": ") for line in printed.getvalue().splitlines())
     expected = {
         "effective tokens": found["effective"],
@@ -257,27 +263,81 @@ def test_sliders_follow_the_keyboard_and_typed_values(laptop):
     assert not troubles
 
 
+def _words(matrix: np.ndarray) -> str:
+    return ";".join(",".join(map(repr, map(float, row))) for row in np.atleast_2d(matrix))
+
+
+def _head(d: int, rank: int, seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """U of that rank and deviation 1, a covariance, and the direction of a query."""
+    rng = np.random.default_rng(seed)
+    left, right, root = (
+        rng.normal(size=(d, rank)),
+        rng.normal(size=(rank, d)),
+        rng.normal(size=(d, d)),
+    )
+    U, G = left @ right, root @ root.T / d + 0.1 * np.eye(d)
+    return U / math.sqrt(np.trace(U.T @ G @ U)), G, rng.normal(size=d)
+
+
 @pytest.mark.slow
-def test_matrices_set_deviation_and_dimension(laptop):
+@pytest.mark.parametrize(("d", "rank", "sigma", "L"), [(5, 2, 2.0, 10**6), (32, 32, 2.5, 1000)])
+def test_state_has_the_error_of_a_head_with_matrices(laptop, d, rank, sigma, L):
+    """Over random queries; at one query, with length and rate, in the lines of Python below."""
     tab, troubles = laptop
-    rng = np.random.default_rng(2)
-    U, root = rng.normal(size=(2, 3, 3)) / 2
-    G = root @ root.T + np.eye(3)
+    U, G, _ = _head(d, rank, seed=d)
+    state = {"sigma": sigma, "L": L, "query": "random", "U": _words(U), "G": _words(G)}
+    found = tab.evaluate("state => largeprompt.state(state)", state)
+    tab.evaluate("largeprompt.state({U: ''})")
+    assert found["d"] == d
+    mu, nu = (lp.Gaussian(np.zeros(d), cov) for cov in (G, np.eye(d)))
+    curve = lp.concentration_curve(lp.Head(U=sigma * U, V=np.eye(d)), mu, nu, [float(L)])
+    assert found["error"] == pytest.approx(float(curve.value[0]), rel=TOLERANCE)
+    assert found["rate"] == pytest.approx(curve.attrs["sharp_exponent"], rel=TOLERANCE)
+    assert not troubles
+
+
+@pytest.mark.slow
+def test_matrices_are_typed_scaled_linked_and_dropped(laptop):
+    tab, troubles = laptop
+    U, G, z = _head(3, 3, seed=2)
     tab.evaluate("largeprompt.state({query: 'one'})")
     tab.evaluate("document.querySelector('.matrices').open = true")
-    tab.fill("#matrix-U", str(U.tolist()))  # as Python prints it
+    tab.fill("#matrix-U", str((2 * U).tolist()))  # as Python prints it
     tab.fill("#matrix-G", "\n".join(" ".join(map(repr, row)) for row in G.tolist()))
-    tab.click("#read-head")
-    found = _shown_state(tab)
-    assert found["sigma"] == pytest.approx(math.sqrt(np.trace(U.T @ G @ U)), rel=1e-12)
-    assert found["d"] == 3
-    tab.fill("#matrix-G", "1 0; 0 1")
-    tab.click("#read-head")
-    assert "must be 3 × 3" in tab.inner_text("#head-read")
-    tab.fill("#matrix-U", "one")
-    tab.click("#read-head")
-    assert tab.inner_text("#head-read") == "U must be rows of numbers"
-    assert _shown_state(tab)["d"] == 3
+    tab.fill("#matrix-z", " ".join(map(repr, z.tolist())))
+    tab.click("#use-head")
+    there = _shown_state(tab)
+    assert (there["sigma"], there["d"]) == pytest.approx((2.0, 3), rel=1e-12)
+    link = tab.evaluate("largeprompt.link()")
+    tab.evaluate("largeprompt.state({sigma: 1})")
+    tab.wait_for_function(
+        "document.getElementById('head-read').textContent.includes('U times 0.5')"
+    )
+    assert _shown_state(tab)["U"] == there["U"]
+    tab.click("#drop-head")
+    assert _shown_state(tab)["U"] == ""
+    tab.evaluate("link => { location.hash = link; }", link)
+    tab.wait_for_function("largeprompt.state().U !== ''")
+    assert _shown_state(tab) == there
+    tab.evaluate("largeprompt.state({d: 7})")  # of an isotropic head
+    assert _shown_state(tab)["U"] == ""
+    tab.evaluate("document.querySelector('.matrices').open = true")
+    for U, G, z, message in (
+        ("one", "", "", "U must be rows of numbers"),
+        ("1 2", "", "", "U must be square"),
+        ("1 0; 0 1", "1 0 0; 0 1 0; 0 0 1", "", "the covariance must be 2 × 2"),
+        ("1 0; 0 1", "1 2; 0 1", "", "must be symmetric"),
+        ("1 0; 0 1", "1 2; 2 1", "", "must be positive semidefinite"),
+        ("1 0; 0 1", "", "1 2 3", "the query must have 2 numbers"),
+        ("1 0; 0 1", "", "0 0", "must not be constant"),
+        ("0 0; 0 0", "", "", "must be positive"),
+        ("1 0; 0 1", "1; 2 3", "", "the covariance must be rows of numbers"),
+    ):
+        for name, words in (("U", U), ("G", G), ("z", z)):
+            tab.fill(f"#matrix-{name}", words)
+        tab.click("#use-head")
+        assert message in tab.inner_text("#head-read")
+    assert _shown_state(tab)["d"] == 7
     assert not troubles
 
 

@@ -39,7 +39,10 @@ def largeprompt(
         ),
     ] = False,
 ) -> None:
-    """Softmax attention on measures of tokens, for finite and infinite prompts."""
+    """Softmax attention on measures of tokens, for finite and infinite prompts.
+
+    Example: largeprompt length 0.01 --relative --dim 2
+    """
 
 
 COMMANDS = (reproduce, studies, report, curve, regime, length, risk, flow, train, explore, probe)

@@ -11,7 +11,7 @@ from ._output import ErrorLineGroup
 models = typer.Typer(
     no_args_is_help=True,
     cls=ErrorLineGroup,
-    help="Weights of real transformers: list them, fetch them.",
+    help="Weights of real transformers: list them, fetch them.\n\nExample: largeprompt models list",
 )
 
 

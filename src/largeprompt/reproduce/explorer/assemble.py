@@ -13,12 +13,12 @@ from ..._files import atomic_write, check_target
 _ASSETS = Path(__file__).parent / "assets"
 _SCRIPTS = (
     "participation.js",
+    "matrices.js",
     "tables.js",
     "learning.js",
     "numbers.js",
     "sampling.js",
     "python.js",
-    "matrices.js",
     "charts.js",
     "explorer.js",
 )

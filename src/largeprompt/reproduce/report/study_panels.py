@@ -256,16 +256,17 @@ def _finite_length_risk(data: xr.Dataset) -> list[Panel]:
 
 def _many_heads(data: xr.Dataset) -> list[Panel]:
     """Risks above the floor, a panel for each task."""
-    L, panels = data["length"].values, []
+    L, along, panels = data["length"].values, data["curve_length"].values, []
+    curves = {"one softmax head": "one", "linear attention": "linear", "ridge regression": "ridge"}
     for case in data["case"].values:
         here, floor = data.sel(case=case), float(data["floor"])
-        rows = {"one softmax head": here["one"], "linear attention": here["linear"]}
-        rows |= {f"{int(n)} softmax heads": here["risk"].sel(heads=n) for n in data["heads"].values}
-        rows |= {"ridge regression": here["ridge"]}
         series = [
-            Series(text, L, row.values - floor, i, "points" if "heads" in text else "line")
-            for i, (text, row) in enumerate(rows.items())
+            Series(text, along, here[f"{name}_curve"].values - floor, i)
+            for i, (text, name) in enumerate(curves.items())
         ]
+        for i, n in enumerate(data["heads"].values):
+            risk = here["risk"].sel(heads=n).values
+            series.append(Series(f"{int(n)} softmax heads", L, risk - floor, 3 + i, "points"))
         panels.append(Panel(series, LENGTH, "risk above the noise floor", title=str(case)))
     return panels
 

@@ -44,7 +44,12 @@ def measure(config: Config, key: Key[Array, ""]) -> xr.Dataset:
                     opposition[i, j] = _distance_to_opposite(best.params)
                 if count == 2 and i == j == 0:
                     simulated = _simulated(key, spectrum, noise, best.params, L, config["prompts"])
-    axes = ("case", "length")
+    tasks = [
+        LinearRegression(np.diag(spectrum), np.eye(d) / d, noise) for spectrum in cases.values()
+    ]
+    shown = [[_single_predictors(task, L, key) for L in config["curve_lengths"]] for task in tasks]
+    one_curve, linear_curve, ridge_curve = np.moveaxis(np.array(shown), -1, 0)
+    axes, curve = ("case", "length"), ("case", "curve_length")
     return xr.Dataset(
         {
             "risk": (("case", "heads", "length"), risk),
@@ -57,6 +62,9 @@ def measure(config: Config, key: Key[Array, ""]) -> xr.Dataset:
             "ridge": (axes, ridge),
             "ridge_error": (axes, ridge_error),
             "opposition": (axes, opposition),
+            "one_curve": (curve, one_curve),
+            "linear_curve": (curve, linear_curve),
+            "ridge_curve": (curve, ridge_curve),
             "simulated": simulated[0],
             "simulated_error": simulated[1],
         },
@@ -64,10 +72,17 @@ def measure(config: Config, key: Key[Array, ""]) -> xr.Dataset:
             "case": list(cases),
             "heads": np.array(heads),
             "length": np.array(lengths, np.float64),
+            "curve_length": np.array(config["curve_lengths"], np.float64),
             "floor": noise / 2,
             "spectrum": (("case", "axis"), np.array(list(cases.values()))),
         },
     )
+
+
+def _single_predictors(task: LinearRegression, L: int, key: Key[Array, ""]) -> list[float]:
+    """Risks of one softmax head, of linear attention and of ridge regression, for the figure."""
+    heads = [float(task.minimiser(L, attention).risk) for attention in ("softmax", "linear")]
+    return [*heads, float(task.bayes_risk(L, MonteCarlo(key)).value)]
 
 
 def _distance_to_opposite(params) -> float:
@@ -197,6 +212,7 @@ STUDY = Study(
         "anisotropic": [1.5, 0.5],
         "noise_variance": 0.1,
         "lengths": [1000],
+        "curve_lengths": [100, 300, 1000, 3000, 10_000],
         "heads": [2],
         "prompts": 2000,
     },
@@ -205,11 +221,13 @@ STUDY = Study(
         "anisotropic": [2.5, 1.0, 0.7, 0.5, 0.3],
         "noise_variance": 0.1,
         "lengths": [10, 30, 100, 1000, 10_000, 100_000],
+        "curve_lengths": [10, 30, 100, 1000, 10_000, 100_000],
         "heads": [2, 3, 4],
         "prompts": 100_000,
     },
     measure=measure,
     examine=examine,
+    context={name: "drawn in the figure" for name in ("one_curve", "linear_curve", "ridge_curve")},
     notices={
         "risk": times(1.05, 0.95),
         "risk_error": plus(1.0),

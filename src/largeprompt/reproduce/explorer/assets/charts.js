@@ -101,7 +101,7 @@ export function errorChart({ w, h, palette, state, found, points }) {
   const { X, Y, right, bottom } = f, random = state.query === "random", clip = `clip-${w}-${h}`;
   // the proved bound at one query; the exponent of random ones through the end of the curve
   const bound = random ? (L) => last[1] * (L / last[0]) ** -found.rate
-    : (L) => Math.exp(found.signal) * (state.d + found.signal) / L;
+    : (L) => found.bound / L;
   let svg = f.svg + `<clipPath id="${clip}"><rect x="${EDGE.left}" y="${EDGE.top}" width="${right - EDGE.left}" height="${bottom - EDGE.top}"/></clipPath>`;
   svg += `<g clip-path="url(#${clip})">` + line(X(1), Y(bound(1)), X(1e12), Y(bound(1e12)), palette.orange, 1.8, "6 4");
   svg += line(EDGE.left, Y(found.tolerance), right, Y(found.tolerance), palette.green, 1.4, "2 4");
@@ -156,7 +156,7 @@ export function regimeChart({ w, h, palette, state, found }) {
   const x = X(state.L), y = Y(state.sigma), clear = (L, sigma) => Math.abs(X(L) - x) > 120 || Math.abs(Y(sigma) - y) > 45;
   svg += label(1.5, 3.68, "frozen", "one wins", "start");
   svg += clear(7e4, 3.55) ? label(7e4, 3.55, "rare tokens", "a few carry the weights") : label(400, 2.45, "rare tokens", "");
-  svg += label(...(clear(3e8, 1.3) ? [3e8, 1.3] : [3e8, 2.6]), "self-averaging", "error falls like 1/L");
+  svg += label(...(clear(3e8, 1.3) ? [3e8, 1.3] : [3e8, 2.6]), "self-averaging", found.rate < 1 ? "at a typical query" : "error falls like 1/L");
   svg += line(X(state.L), EDGE.top, X(state.L), bottom, palette.here, 0.8, "3 3") + line(EDGE.left, Y(state.sigma), right, Y(state.sigma), palette.here, 0.8, "3 3");
   svg += dot(X(state.L), Y(state.sigma), palette.here, palette.paper, 7);
   const left = X(state.L) > (EDGE.left + right) / 2;

@@ -1,10 +1,9 @@
 // The page: controls, drawing once a frame, the link, and exports.
 
 import { loadTables } from "./tables.js";
-import { errorCurve, limits, LONGEST, numbers, riskCurves, START, validState } from "./numbers.js";
+import { errorCurve, headIn, limits, LONGEST, numbers, riskCurves, START, validState } from "./numbers.js";
 import { samplePrompt } from "./sampling.js";
 import { pythonLines } from "./python.js";
-import { matrixOf, scoreDeviation } from "./matrices.js";
 import {
   BARS, DARK, errorChart, LIGHT, mapScales, MAP_TOP, PREDICTORS, regimeChart, riskChart, shown, weightChart, wholeFigure,
 } from "./charts.js";
@@ -31,7 +30,8 @@ const spoken = {
   noise: (v) => `noise variance ${v}`, target: (v) => `${shown(100 * v)} percent`,
 };
 
-let state = validState(Object.fromEntries(new URLSearchParams(location.hash.slice(1))));
+const linked = () => ({ U: "", ...Object.fromEntries(new URLSearchParams(location.hash.slice(1))) });
+let state = validState(linked());
 let found = numbers(state), waiting = false, timer = 0;
 
 function nearest(values, value) {
@@ -52,8 +52,28 @@ function showControls() {
   for (const button of document.querySelectorAll("[data-query]")) button.setAttribute("aria-pressed", String(button.dataset.query === state.query));
 }
 
+const matrixFields = ["U", "G", "z"].map((name) => find(`matrix-${name}`)), explained = find("head-read").innerHTML;
+let shownHead = "";
+
+function showHead() { // fields are written only when the head has changed
+  const key = ["U", "G", "z"].map((name) => state[name]).join("|"), head = headIn(state);
+  find("drop-head").hidden = !head;
+  if (key !== shownHead) {
+    const [U, G, z] = matrixFields;
+    for (const field of [U, G]) field.value = state[field.id.slice(7)].replaceAll(";", "\n").replaceAll(",", " ");
+    z.value = state.z.replaceAll(/[;,]/g, " ");
+    if (head) find("head-read").closest("details").open = true;
+    if (!head) find("head-read").innerHTML = explained;
+    shownHead = key;
+  }
+  if (!head) return;
+  const scale = state.sigma / head.sigma;
+  find("head-read").textContent = `Your head: σ = ${shown(head.sigma, 4)}, d = ${head.d}` +
+    (Math.abs(scale - 1) < 1e-9 ? "." : `; shown with U times ${shown(scale, 3)}, so that σ = ${shown(state.sigma, 4)}.`);
+}
+
 function sentence() {
-  const to = `the squared error down to ${shown(found.tolerance)}`;
+  const to = `the squared error down to ${shown(found.tolerance)}, ${shown(100 * state.target)}% of the signal`;
   if (found.length === Infinity) return `No prompt of up to ${shown(LONGEST, 1)} tokens brings ${to}.`;
   return `${shown(found.length, 4)} ${found.length === 1 ? "token brings" : "tokens bring"} ${to}.`;
 }
@@ -65,13 +85,13 @@ function showNumbers() {
     `Your ${shown(state.L, 4)} tokens leave ${shown(found.error)}, ${shown(100 * found.error / found.signal)}% of the signal.`;
   const say = (name, words) => { find(name).textContent = words; };
   say("n-error", shown(found.error, 4));
-  say("n-share", `${shown(100 * found.error / found.signal)}% of the signal σ² = ${shown(found.signal)}`);
+  say("n-share", `${shown(100 * found.error / found.signal)}% of the signal, ${shown(found.signal)}`);
   say("n-effective", shown(found.effective, 4));
   say("n-of", `of ${shown(state.L, 4)}; 1/P₂${random ? " at a typical query" : ""}`);
   say("n-regime", found.regime);
   say("n-lengths", `averaging from ${shown(found.averagingFrom, 2)}, frozen up to ${shown(found.frozenUntil, 2)} tokens`);
   find("n-rate").innerHTML = found.rate === 1 ? "1/L" : `L<sup>−${shown(found.rate)}</sup>`;
-  say("n-kappa", random ? `κ = σ²/d = ${shown(found.kappa)}; up to powers of ln L` : "at one query, for large L");
+  say("n-kappa", random ? `κ = ${shown(found.kappa)}; up to powers of ln L` : "at one query, for large L");
   const risks = { one: found.oneHead.risk, pair: found.pair.risk, linear: found.linear, bayes: found.ridge };
   for (const [name] of PREDICTORS) say(`r-${name}`, shown(risks[name], 6));
   say("r-floor", shown(found.floor, 6));
@@ -88,7 +108,7 @@ const drawings = (palette) => ({
 
 const sizes = {};
 const needs = { // what a chart depends on: others are left as they are
-  error: ["sigma", "L", "d", "query", "target"], regimes: ["sigma", "L"],
+  error: ["sigma", "L", "d", "query", "target", "U", "G", "z"], regimes: ["sigma", "L", "d", "query", "U", "G"],
   weights: ["sigma", "L", "seed"], risks: ["L", "d", "noise"],
 };
 const drawn = {};
@@ -97,6 +117,7 @@ function draw() {
   waiting = false;
   found = numbers(state);
   showControls();
+  showHead();
   showNumbers();
   const draws = drawings(dark.matches ? DARK : LIGHT);
   for (const [name, make] of Object.entries(draws)) {
@@ -117,7 +138,7 @@ function settle() { // what need not follow every frame
   if (location.hash !== link) history.replaceState(null, "", link);
 }
 
-const linkOf = (s) => "#" + Object.keys(START).map((name) => `${name}=${s[name]}`).join("&");
+const linkOf = (s) => "#" + Object.keys(START).map((name) => [name, s[name]]).filter(([, value]) => value !== "").map((pair) => pair.join("=")).join("&");
 
 function change(changes) {
   state = validState(changes, state);
@@ -141,7 +162,7 @@ function download(name, blob) {
 }
 
 function figure() {
-  const words = `${sentence()} σ = ${state.sigma}, L = ${shown(state.L, 4)}, d = ${state.d}, noise ${state.noise}`;
+  const words = `${sentence()} σ = ${state.sigma}, L = ${shown(state.L, 4)}, d = ${state.d}${state.U ? " (own U)" : ""}, noise ${state.noise}`;
   return wholeFigure(Object.values(drawings(LIGHT)), words);
 }
 
@@ -176,7 +197,7 @@ for (const [name, values] of Object.entries(positions)) {
   });
 }
 for (const button of document.querySelectorAll("[data-query]")) button.addEventListener("click", () => change({ query: button.dataset.query }));
-for (const button of document.querySelectorAll("[data-preset]")) button.addEventListener("click", () => change(JSON.parse(button.dataset.preset)));
+for (const button of document.querySelectorAll("[data-preset]")) button.addEventListener("click", () => change({ U: "", ...JSON.parse(button.dataset.preset) }));
 find("again").addEventListener("click", () => change({ seed: state.seed + 1 }));
 find("save-svg").addEventListener("click", () => download("largeprompt.svg", new Blob([figure()], { type: "image/svg+xml" })));
 find("save-png").addEventListener("click", async () => download("largeprompt.png", await picture()));
@@ -184,16 +205,15 @@ find("save-python").addEventListener("click", () => { settle(); download("largep
 find("copy-python").addEventListener("click", (event) => { settle(); copied(event.target, find("python").textContent); });
 find("copy-link").addEventListener("click", (event) => { settle(); copied(event.target, location.href); });
 
-// sigma and d of matrices typed by the reader
-function readHead() {
-  const [U, G] = ["U", "G"].map((name) => matrixOf(find(`matrix-${name}`).value)), unread = find("matrix-G").value.trim() && !G;
-  const read = !U ? { problem: "U must be rows of numbers" } : unread ? { problem: "the covariance must be rows of numbers" } : scoreDeviation(U, G);
-  if (read.problem) { find("head-read").textContent = read.problem; return; }
-  change(read);
-  const kept = read.d === state.d && Math.abs(read.sigma - state.sigma) < 1e-9;
-  find("head-read").textContent = `σ = ${shown(read.sigma, 4)}, d = ${read.d}` + (kept ? "" : "; the sliders end before");
+// matrices typed by the reader
+function useHead() {
+  const given = Object.fromEntries(["U", "G", "z"].map((name) => [name, find(`matrix-${name}`).value]));
+  const head = headIn(given), problem = head ? head.problem : "U must be rows of numbers";
+  if (problem) { find("head-read").textContent = problem; return; }
+  change({ ...given, sigma: head.sigma });
 }
-find("read-head").addEventListener("click", readHead);
+find("use-head").addEventListener("click", useHead);
+find("drop-head").addEventListener("click", () => change({ U: "" }));
 
 // the map is a control too: drag the point
 const map = find("chart-regimes");
@@ -205,7 +225,7 @@ function follow(event) {
 map.addEventListener("pointerdown", (event) => { map.setPointerCapture(event.pointerId); follow(event); event.preventDefault(); });
 map.addEventListener("pointermove", (event) => { if (map.hasPointerCapture(event.pointerId)) follow(event); });
 
-addEventListener("hashchange", () => change(Object.fromEntries(new URLSearchParams(location.hash.slice(1)))));
+addEventListener("hashchange", () => change(linked()));
 addEventListener("resize", () => { measure(); change({}); });
 dark.addEventListener("change", () => change({}));
 

@@ -1,17 +1,35 @@
 // Every number of the page, as functions of its state.
 
 import { participation } from "./participation.js";
-import { errorOfRandomQuery, largestDimension, momentsAt, noiseRange } from "./tables.js";
+import { headOf, matrixOf, matrixText } from "./matrices.js";
+import { errorOfRandomQuery, errorOfRandomQueryFor, largestDimension, momentsAt, noiseRange } from "./tables.js";
 import { linearHead, oneHead, pairOfHeads, ridge } from "./learning.js";
 
 export const LONGEST = 1e15; // of the search for a length
-const STEEPEST = 3; // root of kappa, for random queries: rare ones then stay within the range of the library
-export const START = { sigma: 1.5, L: 1000, d: 5, noise: 0.1, query: "one", target: 0.01, seed: 1 };
+const STEEPEST = 3; // root of kappa = max eigenvalue of U'GU, for random queries: rare ones then stay within the range of the library
+export const START = { sigma: 1.5, L: 1000, d: 5, noise: 0.1, query: "one", target: 0.01, seed: 1, U: "", G: "", z: "" };
 
 export const limits = () => ({
   sigma: [0.05, 4], L: [2, 1e12], d: [1, largestDimension()], noise: noiseRange(),
   target: [1e-4, 0.5], seed: [1, 1e6],
 });
+
+let readings = { key: "", head: null };
+
+// the head of the matrices of a state: {problem} if they do not fit, null if there are none
+export function headIn({ U, G, z }) {
+  const key = [U, G, z].join("|");
+  if (readings.key !== key) readings = { key, head: U ? readHead(U, G, z) : null };
+  return readings.head;
+}
+
+function readHead(U, G, z) {
+  const read = [U, G, z].map(matrixOf), names = ["U", "the covariance", "the query"];
+  const unread = [U, G, z].findIndex((words, i) => words.trim() && !read[i]);
+  if (unread >= 0) return { problem: `${names[unread]} must be rows of numbers` };
+  if (read[0].length > largestDimension()) return { problem: `U must have at most ${largestDimension()} rows` };
+  return headOf(...read);
+}
 
 // a valid state from anything: missing or unreadable entries keep their value in `before`
 export function validState(given, before = START) {
@@ -23,7 +41,15 @@ export function validState(given, before = START) {
   }
   for (const name of ["L", "d", "seed"]) state[name] = Math.round(state[name]);
   if (given.query === "one" || given.query === "random") state.query = given.query;
-  if (state.query === "random") state.sigma = Math.min(state.sigma, STEEPEST * Math.sqrt(state.d));
+  for (const name of ["U", "G", "z"]) if (typeof given[name] === "string") state[name] = matrixText(matrixOf(given[name]) || []);
+  const head = headIn(state);
+  // a dimension given alone is that of an isotropic head
+  if (!head || head.problem || (given.U === undefined && state.d !== head.d)) state.U = state.G = state.z = "";
+  else state.d = head.d;
+  if (state.query === "random") {
+    const steepest = Math.max(...(state.U ? headIn(state).variances : [1 / state.d]));
+    state.sigma = Math.min(state.sigma, STEEPEST / Math.sqrt(steepest));
+  }
   return state;
 }
 
@@ -35,12 +61,21 @@ function moments(sigma, L) {
   return integrals.at.get(L);
 }
 
-// Squared error of the output for tokens N(0, I_d), V = I: at one query of score deviation sigma,
-// or averaged over random ones
-export function errorAt({ query, sigma, d }, L) {
-  if (query === "random") return errorOfRandomQuery(sigma, d, L);
-  const { p2, p3, p22 } = moments(sigma, L);
-  return d * p2 + sigma * sigma * (p2 - 6 * p3 + 6 * p22);
+// what errors depend on: of the head in the state, or of the isotropic one
+function headTraits(state) {
+  const head = headIn(state), { d, query } = state;
+  if (!head) return { token: d, along: 1, steepest: 1 / d };
+  const mean = head.outputs.reduce((sum, x) => sum + x, 0);
+  return { token: head.token, along: query === "random" ? mean : head.along, steepest: Math.max(...head.variances) };
+}
+
+// Squared error of the output for V = I: at one query of score deviation sigma, or averaged over
+// random ones
+export function errorAt(state, L) {
+  const { query, sigma, d } = state, head = headIn(state);
+  if (query === "random") return head ? errorOfRandomQueryFor(head, sigma, L) : errorOfRandomQuery(sigma, d, L);
+  const { p2, p3, p22 } = moments(sigma, L), { token, along } = headTraits(state);
+  return token * p2 + along * sigma * sigma * (p2 - 6 * p3 + 6 * p22);
 }
 
 export function sharpExponent(kappa) {
@@ -76,10 +111,13 @@ export function regimeName(sigma, L) {
 
 let known = {};
 
+// mean square of the output on an infinite prompt
+const signalOf = (state) => headTraits(state).along * state.sigma ** 2;
+
 // the search depends on all but L, which is what is dragged most
 function searched(state) {
-  const { sigma, d, query, target } = state, key = [sigma, d, query, target].join();
-  if (known.key !== key) known = { key, length: lengthFor((L) => errorAt(state, L), target * sigma * sigma, errorCurve(state)) };
+  const { sigma, d, query, target, U, G, z } = state, key = [sigma, d, query, target, U, G, z].join("|");
+  if (known.key !== key) known = { key, length: lengthFor((L) => errorAt(state, L), target * signalOf(state), errorCurve(state)) };
   return known.length;
 }
 
@@ -93,13 +131,13 @@ function bestHeads(d, noise, L) {
 
 export function numbers(state) {
   const { sigma, L, d, noise, query, target } = state, { p2 } = moments(sigma, L);
-  const kappa = sigma * sigma / d, x = sigma * sigma / Math.log(L);
+  const { token, steepest } = headTraits(state), signal = signalOf(state), kappa = steepest * sigma * sigma, x = sigma * sigma / Math.log(L);
   const { one, pair } = bestHeads(d, noise, L), linear = linearHead(d, noise, L);
   return {
     p2, effective: 1 / p2, regime: regimeName(sigma, L), x,
     averagingFrom: Math.exp(1.5 * sigma * sigma), frozenUntil: Math.exp(sigma * sigma / 2),
-    error: errorAt(state, L), signal: sigma * sigma, kappa, rate: query === "one" ? 1 : sharpExponent(kappa),
-    tolerance: target * sigma * sigma, length: searched(state),
+    error: errorAt(state, L), signal, bound: Math.exp(sigma * sigma) * (token + signal), kappa, rate: query === "one" ? 1 : sharpExponent(kappa),
+    tolerance: target * signal, length: searched(state),
     oneHead: one, pair, linear: linear.risk, linearProduct: linear.product,
     ridge: ridge(d, noise, L), floor: noise / 2,
   };
@@ -114,7 +152,7 @@ const RISK_LENGTHS = [...new Set(spaced(2, 1e6, 31).map(Math.round))];
 let errors = {}, risks = {};
 
 export function errorCurve(state) {
-  const { sigma, d, query } = state, key = [sigma, d, query].join();
+  const { sigma, d, query, U, G, z } = state, key = [sigma, d, query, U, G, z].join("|");
   if (errors.key !== key) {
     if (query === "random") ERROR_LENGTHS.forEach((L) => momentsAt(L, true));
     errors = { key, points: ERROR_LENGTHS.map((L) => [L, errorAt(state, L)]) };

@@ -1,5 +1,7 @@
 // Tables made by the library (tables.py): Chebyshev series and the averages over queries they serve.
 
+import { quadraticForms } from "./matrices.js";
+
 let table;
 
 export function loadTables(given) {
@@ -83,6 +85,23 @@ export function errorOfRandomQuery(sigma, d, L) {
   const { weight, first, last } = chiWeights(sigma * sigma / d, d), { p2, error } = momentsAt(L);
   let sum = 0;
   for (let j = first; j <= last; j++) sum += weight[j] * ((d - 1) * p2[j] + error[j]);
+  return sum;
+}
+
+let lastForms = {};
+
+// the same for a head with matrices (`headOf`), scaled to the deviation sigma
+export function errorOfRandomQueryFor(head, sigma, L) {
+  const variance = sigma * sigma, S = table.variance.data, steps = table.step.data;
+  if (lastForms.head !== head || lastForms.sigma !== sigma) {
+    const [l, o] = [head.variances, head.outputs].map((part) => part.map((x) => x * variance));
+    lastForms = { head, sigma, ...quadraticForms(l, o, table.logVariance) };
+  }
+  const { density, weighted } = lastForms, { p2, error } = momentsAt(L);
+  let sum = 0;
+  for (let j = 0; j < S.length; j++) {
+    if (density[j]) sum += steps[j] * (head.token * density[j] * p2[j] + weighted[j] * (error[j] - p2[j]) / S[j]);
+  }
   return sum;
 }
 
