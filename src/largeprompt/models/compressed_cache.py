@@ -57,11 +57,12 @@ def _with_positions(module: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
     checked.
     """
     names = inspect.signature(module.forward).parameters
-    given = {**dict(zip(names, args, strict=False)), **kwargs}
-    cache, mask = given.get("past_key_values"), given.get("attention_mask")
+    given: dict[str, Any] = {**dict(zip(names, args, strict=False)), **kwargs}
+    cache: Any = given.get("past_key_values")
+    mask, inputs = given.get("attention_mask"), given.get("input_ids")
     if not is_compressed(cache) or not cache.padded:
         return None
-    inputs = given.get("inputs_embeds") if given.get("input_ids") is None else given["input_ids"]
+    inputs = given["inputs_embeds"] if inputs is None else inputs
     layer, (rows, tokens) = cache.layers[0], inputs.shape[:2]
     if rows != len(layer.lengths) or inputs.device != layer.lengths.device:
         return None  # the cache says what is wrong
