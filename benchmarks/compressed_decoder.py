@@ -204,7 +204,7 @@ def gpu_model(
                 )
                 full.update(keys, values, layer)
             layers = [Rows(*_random_rows(prompts, device), _RANK) for _ in range(_LAYERS)]
-            small = compressed_cache(layers, length, None)
+            small = compressed_cache(layers, [length] * prompts, None)
             with torch.no_grad():
                 before = []
                 for cudnn in (True, False):

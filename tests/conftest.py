@@ -16,6 +16,7 @@ from typing import Any
 
 # small matrix products on several threads wait for each other where cores are busy
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # before NumPy is imported
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # and PyTorch
 
 import jax
 import pytest

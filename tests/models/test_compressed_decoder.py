@@ -130,6 +130,60 @@ def test_compress_prompt_of_a_batch_is_that_of_each_prompt(decoder):
         np.testing.assert_allclose(found[0], losses[row], atol=2e-5)
 
 
+@pytest.mark.parametrize("family", ["gpt2", "llama", "qwen3"])
+def test_compress_prompt_of_prompts_padded_on_the_left(family):
+    """Different lengths before the prompts' ends and, as a tokenizer pads them, after these."""
+    model, lengths = tiny_transformer(family, **LONG), (LENGTH, LENGTH - 15)
+    ids = torch.as_tensor(np.random.default_rng(4).integers(3, 60, size=(2, LENGTH + AFTER)))
+    mask = torch.ones_like(ids)
+    ids[1, :15], mask[1, :15] = 0, 0
+    prompts = {"input_ids": ids[:, :LENGTH], "attention_mask": mask[:, :LENGTH]}
+    recording = lp.models.record(model, prompts, queries=32, progress=False)
+    cache = lp.models.compress_prompt(model, recording, atoms=LENGTH, progress=False)
+    assert (cache.get_seq_length(), cache.lengths.tolist()) == (LENGTH, list(lengths))
+    losses = lp.models.next_token_loss(model, cache, ids[:, LENGTH:])
+    for row, start in enumerate((0, 15)):
+        with torch.no_grad():  # alone, without padding
+            logs = model(ids[row : row + 1, start:]).logits[0, lengths[row] : -1].log_softmax(-1)
+        own = -logs.gather(-1, ids[row, LENGTH + 1 :, None])[:, 0]
+        np.testing.assert_allclose(losses[row], own, atol=2e-5)
+    mask[0, LENGTH : LENGTH + 3] = 0  # fewer tokens after the longer prompt
+    how = {"attention_mask": mask, "max_new_tokens": 4, "do_sample": False, "pad_token_id": 0}
+    wanted = model.generate(ids, **how)
+    with lp.models.compressed_attention(model):
+        assert torch.equal(model.generate(ids, past_key_values=cache, **how), wanted)
+        cache.reset()
+        cache.batch_repeat_interleave(2)
+        beams = model.generate(ids, past_key_values=cache, num_beams=2, **how)
+    assert torch.equal(beams, model.generate(ids, num_beams=2, **how))
+    assert not model._forward_pre_hooks
+    assert not model.base_model._forward_pre_hooks
+
+
+def test_compress_prompt_of_prompts_padded_on_the_left_is_that_of_each(llama):
+    model, ids, recording = llama
+    short = lp.models.record(model, ids[:48], queries=32)
+    both = lp.models.Recording("two", (recording.layers, short.layers))
+    together = lp.models.compress_prompt(model, both, tokens=45, progress=False)
+    assert together.errors[0].max() != together.errors[1].max()
+    losses = lp.models.next_token_loss(model, together, [ids[:AFTER]] * 2)
+    for row, one in enumerate((recording, short)):
+        cache = lp.models.compress_prompt(model, one, tokens=45, progress=False)
+        found = lp.models.next_token_loss(model, cache, ids[:AFTER])
+        np.testing.assert_allclose(found[0], losses[row], atol=2e-5)
+    after = torch.as_tensor(ids[None, :2].repeat(2, axis=0))
+    mask = torch.ones(2, LENGTH + 2, dtype=torch.long)
+    with lp.models.compressed_attention(model):
+        with pytest.raises(ValueError, match="received position 60 after prompt 1 of 48 tokens"):
+            model.generate(
+                torch.zeros_like(mask), attention_mask=mask, past_key_values=together, max_length=64
+            )
+        with pytest.raises(ValueError, match=r"shape \(2, 62\): of the padded.*shape \(2, 2\)"):
+            model(after, attention_mask=mask[:, :2], past_key_values=together)
+        with pytest.raises(ValueError, match="one row of tokens for every compressed prompt"):
+            model(after[:1], past_key_values=together)
+
+
 @pytest.mark.parametrize("method", get_args(Method))
 def test_compress_prompt_by_every_method_is_attend_of_its_measures(llama, method, monkeypatch):
     """What the model reads in the cache is what `lp.attend` reads in the measures of `compress`."""
@@ -296,8 +350,8 @@ def test_compress_prompt_and_next_token_loss_say_what_is_wrong(llama):
     half = lp.models.Recording("half", (recording.layers[:1],))
     with pytest.raises(ValueError, match="recording must be of this model"):
         compress(model, half, tokens=45)
-    uneven = lp.models.record(model, [ids, ids[:50]], queries=32, progress=False)
-    with pytest.raises(ValueError, match="equal lengths"):
+    uneven = lp.models.record(model, [ids, ids[:31]], queries=16, progress=False)
+    with pytest.raises(ValueError, match="32 for a prompt of 31 tokens"):
         compress(model, uneven, tokens=45)
     model.model.layers[0].self_attn.sliding_window = 16
     with pytest.raises(ValueError, match="sliding window of 16"):

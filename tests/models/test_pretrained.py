@@ -89,8 +89,20 @@ def _gguf(path, model, skipped=""):
     return path
 
 
-def test_load_pretrained_of_a_gguf_file(llama, tmp_path):
+def test_load_pretrained_of_a_gguf_file(llama, tmp_path, monkeypatch):
+    gguf = pytest.importorskip("gguf")
+    parsed, build = [], gguf.GGUFReader._build_fields
+    monkeypatch.setattr(
+        gguf.GGUFReader, "_build_fields", lambda *given: parsed.append(1) or build(*given)
+    )
+    before = gguf.GGUFReader, gguf.get_tensor_name_map
     model, tokenizer = lp.models.load_pretrained(_gguf(tmp_path / "tiny.gguf", llama))
+    assert (gguf.GGUFReader, gguf.get_tensor_name_map) == before
+    assert len(parsed) <= 1  # which takes most of the time of loading a real file
+    (tmp_path / "tiny.gguf").unlink()
+    with torch.no_grad():
+        for parameter in model.parameters():  # in memory, not a map of the file
+            parameter += 0
     ids = torch.as_tensor(np.random.default_rng(0).integers(3, 13, size=(1, 40)))
     with torch.no_grad():
         torch.testing.assert_close(model(ids).logits, llama(ids).logits, rtol=1e-4, atol=1e-5)

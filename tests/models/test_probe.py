@@ -164,6 +164,9 @@ def test_error_interval_against_sampled_errors(eigenvalues):
 
 def test_error_interval_of_equal_values():
     assert error_interval(np.zeros((3, 3))).tolist() == [0.0, 0.0]
+    covariance = np.diag([1.0, 2.0, 4.0])
+    small = error_interval(np.stack([1e-150 * covariance, covariance]))
+    np.testing.assert_allclose(1e150 * small[:, 0], small[:, 1], rtol=1e-12)
 
 
 def test_probe_interval_of_the_prompts_error(recording, found):

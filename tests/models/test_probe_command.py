@@ -95,7 +95,8 @@ def test_probe_command_prints_warnings_on_one_line(folder, tmp_path):
     *warned, last = result.stderr.splitlines()
     assert last.startswith("wrote ")
     assert [line.partition(": ")[0] for line in warned] == ["warning"] * len(warned)
-    assert warned[0].endswith("5 are recorded: record more queries")
+    fix = "record more queries, or predict more rows of a table"
+    assert warned[0].endswith(f"5 are recorded: {fix}")
     assert "probing.py" not in result.stderr
 
 

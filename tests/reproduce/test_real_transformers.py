@@ -334,17 +334,18 @@ def test_reproduce_names_the_command_that_fetches_weights(monkeypatch, tmp_path)
 
 @pytest.mark.slow
 def test_real_learner_and_encoder_at_small_size():
-    """Two of the three models, few rows and layers: the claims that such prompts can show."""
+    """Two of the three models, few rows, some layers: the claims that such prompts can show."""
     rng = np.random.default_rng(0)
     config = {
         **STUDY.quick,
         "tasks": ["radius"],
-        "rows": 250,
-        "row_queries": 250,
+        "rows": 200,
+        "row_queries": 200,
         "texts": ["story"],
-        "stride": {"minilm": 5},
+        "stride": {"tabpfn": 3, "minilm": 5},
     }
     data = real_transformers._in_context_learner(fetched("tabpfn"), config, rng)
+    assert data.tabpfn_layer.values.tolist() == [0, 3, 6, 9]
     best = data.tabpfn_residual.sel(map="best")
     assert float(best[:, 1:].median()) < 0.01
     assert float(best[:, 0].median()) > 0.1

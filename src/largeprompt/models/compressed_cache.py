@@ -4,10 +4,14 @@
 the attention function finds it: transformers passes nothing else of a cache. Outside of
 `compressed_attention` an update raises, since another attention function would not know that the
 first rows are a Gaussian.
+
+Prompts of different lengths are padded on the left to the longest one. Their caches have no padding
+tokens, so padding shows in positions alone: the next token of a prompt is at its own length.
 """
 
+import inspect
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
 from functools import cache
 from typing import Any
@@ -36,10 +40,61 @@ def compressed_attention(model: Any) -> Iterator[None]:
     transformers.AttentionMaskInterface.register(_NAME, masks["sdpa"])
     token = _ACTIVE.set(True)
     try:
-        with attention_named(model, lambda _: _NAME):
+        with ExitStack() as stack:
+            stack.enter_context(attention_named(model, lambda _: _NAME))
+            for module in {id(one): one for one in (model, model.base_model)}.values():
+                hook = module.register_forward_pre_hook(_with_positions, with_kwargs=True)
+                stack.callback(hook.remove)
             yield
     finally:
         _ACTIVE.reset(token)
+
+
+def _with_positions(module: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
+    """Arguments of a call of the model, with positions after prompts of different lengths.
+
+    Positions that the call has, such as those that `generate` makes of the attention mask, are
+    checked.
+    """
+    names = inspect.signature(module.forward).parameters
+    given: dict[str, Any] = {**dict(zip(names, args, strict=False)), **kwargs}
+    cache: Any = given.get("past_key_values")
+    mask, inputs = given.get("attention_mask"), given.get("input_ids")
+    if not is_compressed(cache) or not cache.padded:
+        return None
+    inputs = given["inputs_embeds"] if inputs is None else inputs
+    layer, (rows, tokens) = cache.layers[0], inputs.shape[:2]
+    if rows != len(layer.lengths) or inputs.device != layer.lengths.device:
+        return None  # the cache says what is wrong
+    total = layer.get_seq_length() + tokens
+    if mask is None:
+        mask = layer.lengths.new_ones(rows, total)
+    if mask.shape != (rows, total):
+        raise ValueError(
+            _checks.message(
+                f"attention_mask must have shape ({rows}, {total}): of the padded prompts and the "
+                "tokens after them",
+                f"shape {tuple(mask.shape)}",
+                "put ones for new tokens behind the tokenizer's mask",
+            )
+        )
+    seen = mask[:, layer.length :].long()
+    positions = layer.lengths[:, None] + seen.cumsum(-1)[:, -tokens:] - 1
+    found = given.get("position_ids")
+    if found is None:
+        return args, {**kwargs, "position_ids": positions}
+    wrong = (found != positions) & seen[:, -tokens:].bool()
+    if wrong.any():
+        row = int(wrong.any(dim=1).int().argmax())
+        raise ValueError(
+            _checks.message(
+                "positions must go on after prompts of different lengths, padded on the left",
+                f"position {int(found.expand_as(wrong)[row][wrong[row]][0])} after prompt {row} of "
+                f"{int(layer.lengths[row])} tokens",
+                "pass the attention_mask of the padded prompts and the tokens after them",
+            )
+        )
+    return None
 
 
 def _attention(
@@ -73,10 +128,10 @@ def _attention(
     return attend_to_rows(query, layer.rows, attention_mask, scale), None
 
 
-def compressed_cache(layers: list[Rows], length: int, errors: Any) -> Any:
-    """A cache of transformers with these prompts of `length` tokens."""
+def compressed_cache(layers: list[Rows], lengths: list[int], errors: Any) -> Any:
+    """A cache of transformers with these prompts of so many tokens."""
     layer_type, cache_type = _types()
-    return cache_type([layer_type(rows, length) for rows in layers], errors)
+    return cache_type([layer_type(rows, lengths) for rows in layers], errors)
 
 
 def is_compressed(cache: Any) -> bool:
@@ -87,16 +142,18 @@ def is_compressed(cache: Any) -> bool:
 @cache
 def _types() -> tuple[type, type]:
     """Classes of the layers and of the cache; transformers is optional."""
+    torch = require("torch", extra="models")
     transformers = require("transformers", extra="models")
     utils = require("transformers.cache_utils", extra="models")
 
     class CompressedLayer(utils.DynamicLayer):
-        """A compressed prompt of `length` tokens, then tokens as they are."""
+        """Compressed prompts, the longest one of `length` tokens, then tokens as they are."""
 
-        def __init__(self, rows: Rows, length: int) -> None:
+        def __init__(self, rows: Rows, lengths: list[int]) -> None:
             super().__init__()
-            self.rows, self.length, self.is_initialized = rows, length, True
+            self.rows, self.length, self.is_initialized = rows, max(lengths), True
             self.dtype, self.device = rows.keys.dtype, rows.keys.device
+            self.lengths = torch.tensor(lengths, device=self.device)
 
         @property
         def keys(self) -> Any:
@@ -176,6 +233,7 @@ def _types() -> tuple[type, type]:
         def _each(self, change: Any) -> None:
             keys, values, biases = map(change, self.rows[:3])
             self.rows = self.rows._replace(keys=keys, values=values, biases=biases)
+            self.lengths = change(self.lengths)
 
         def reorder_cache(self, beam_idx: Any) -> None:
             self._each(lambda tensor: tensor.index_select(0, beam_idx.to(tensor.device)))
@@ -198,6 +256,12 @@ def _types() -> tuple[type, type]:
         def __init__(self, layers: list[Any], errors: Any) -> None:
             super().__init__(layers=layers)
             self.errors = errors
+            self.padded = bool((layers[0].lengths < layers[0].length).any())
+
+        @property
+        def lengths(self) -> Any:
+            """Tokens of each prompt before it was compressed."""
+            return self.layers[0].lengths
 
         @property
         def nbytes(self) -> int:

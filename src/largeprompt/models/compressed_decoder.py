@@ -42,7 +42,8 @@ def compress_prompt(
     Every key-value head of every layer is compressed for the recorded queries of all query heads
     that share it. The cache goes to `next_token_loss`, or as `past_key_values` to the model within
     `compressed_attention(model)`. Positions go on after the whole prompt, and tokens after it are
-    cached as they are. Several prompts of equal length make a batch.
+    cached as they are. Several prompts make a batch, padded on the left if their lengths differ:
+    then `generate` needs the `attention_mask` of the padded prompts and the tokens after them.
 
     **Arguments:**
 
@@ -57,7 +58,8 @@ def compress_prompt(
     - `key`: for method="random".
 
     **Returns:** the cache. `errors` (prompts, layers, key-value heads) are the mean errors on
-    held-out queries, `nbytes` is the size of its tensors. They are in single precision.
+    held-out queries, `lengths` those of the prompts, `nbytes` is the size of its tensors. They are
+    in single precision.
 
     >>> import torch
     >>> import largeprompt as lp
@@ -85,8 +87,7 @@ def compress_prompt(
             _checks.count(name, count)
     for name, count in (("first", first), ("last", last), ("ahead", ahead)):
         _checks.count(name, count, least=0)
-    length = _checked(transformers, model, recording, first + last)
-    keep = np.r_[0:first, length - last : length]
+    lengths = _checked(transformers, model, recording, first + last)
     found, errors = [], []
     steps = len(recording.prompts) * len(recording.layers)
     turns = rotations(model, len(recording.layers), recording.layers[0].keys.shape[-1])
@@ -95,6 +96,7 @@ def compress_prompt(
             measures = []
             for layer in layers:
                 later = _later_queries(layer, turn, ahead)
+                keep = np.r_[0:first, layer.n - last : layer.n]
                 measures.append(
                     [
                         _compressed(layer, group, queries, tokens, atoms, rank, method, keep, key)
@@ -104,7 +106,7 @@ def compress_prompt(
                 advance()
             errors.append([[float(one.error.mean) for one in groups] for groups in measures])
             found.append(Rows.of(measures, model.device))
-    return compressed_cache(found, length, np.array(errors).swapaxes(0, 1))
+    return compressed_cache(found, lengths, np.array(errors).swapaxes(0, 1))
 
 
 def _later_queries(layer: RecordedLayer, turn: Rotation | None, ahead: int) -> list[np.ndarray]:
@@ -151,8 +153,8 @@ def _compressed(
     )
 
 
-def _checked(transformers: Any, model: Any, recording: Recording, kept: int) -> int:
-    """The length of the prompts."""
+def _checked(transformers: Any, model: Any, recording: Recording, kept: int) -> list[int]:
+    """The lengths of the prompts."""
     check_model(model, transformers, "AutoModelForCausalLM")
     layers = getattr(model.config, "num_hidden_layers", len(recording.layers))
     if recording.missing_layers and recording.depth == layers:
@@ -189,24 +191,16 @@ def _checked(transformers: Any, model: Any, recording: Recording, kept: int) -> 
                 "such layers need no compression; use a model without them",
             )
         )
-    lengths = sorted({prompt[0].n for prompt in recording.prompts})
-    if len(lengths) > 1:
-        raise ValueError(
-            _checks.message(
-                "prompts of a batch must have equal lengths",
-                f"{', '.join(map(str, lengths))} tokens",
-                "pass length= to record, or compress them one by one",
-            )
-        )
-    if kept > lengths[0]:
+    lengths = [prompt[0].n for prompt in recording.prompts]
+    if kept > min(lengths):
         raise ValueError(
             _checks.message(
                 "first + last must be at most the length of the prompt",
-                f"{kept} for a prompt of {lengths[0]} tokens",
+                f"{kept} for a prompt of {min(lengths)} tokens",
                 "keep fewer tokens, or record a longer prompt",
             )
         )
-    return lengths[0]
+    return lengths
 
 
 def next_token_loss(model: Any, cache: Any, tokens: Any) -> np.ndarray:

@@ -196,7 +196,7 @@ def probe(
         given, needed = min(few)
         warnings.warn(
             f"residuals of affine maps are NaN where {needed} queries are needed and {given} are "
-            "recorded: record more queries",
+            "recorded: record more queries, or predict more rows of a table",
             stacklevel=2,
         )
     fewest = int(np.nanmin(arrays["queries"]))
@@ -425,17 +425,18 @@ def error_interval(covariance: np.ndarray, level: float = LEVEL) -> np.ndarray:
     true one. Both are exact if the eigenvalues of C that are not 0 are equal. `covariance` has
     shape (..., v, v).
     """
+    size = np.trace(covariance, axis1=-2, axis2=-1)
+    known = size > 0
+    covariance = covariance / np.where(known, size, 1.0)[..., None, None]  # powers do not underflow
     square = covariance @ covariance
-    # sums of powers of the eigenvalues
-    first, second = (np.trace(power, axis1=-2, axis2=-1) for power in (covariance, square))
-    third = np.sum(square * covariance, axis=(-2, -1))
-    known = third > 0
-    second, third = np.where(known, second, 1.0), np.where(known, third, 1.0)
-    shape = first**2 / second / 2
-    low = second / np.where(known, first, 1.0) * 2 * gammaincinv(shape, (1 - level) / 2)
+    # sums of powers of the eigenvalues, whose sum is 1
+    second = np.where(known, np.trace(square, axis1=-2, axis2=-1), 1.0)
+    third = np.where(known, np.sum(square * covariance, axis=(-2, -1)), 1.0)
+    shape = 1 / second / 2
+    low = second * 2 * gammaincinv(shape, (1 - level) / 2)
     shape = second**3 / third**2 / 2
-    high = first + (2 * gammaincinv(shape, (1 + level) / 2) - 2 * shape) * third / second
-    return np.where(known, np.stack([low, high]), 0.0)
+    high = 1 + (2 * gammaincinv(shape, (1 + level) / 2) - 2 * shape) * third / second
+    return np.where(known, size * np.stack([low, high]), 0.0)
 
 
 def _exact_errors(recorded: RecordedHead, target: float) -> tuple[np.ndarray, float]:

@@ -60,14 +60,16 @@ def measure(config: Config, key: Key[Array, ""]) -> xr.Dataset:
 
 def _in_context_learner(path: Path, config: Config, rng: np.random.Generator) -> xr.Dataset:
     """The trained model on every task, and one with random weights on the first tasks."""
-    model, n = TabPFN.load(path), config["rows"]
+    model, n, stride = TabPFN.load(path), config["rows"], config["stride"].get("tabpfn", 1)
     tables = [task(name, rng, n + config["row_queries"]) for name in config["tasks"]]
 
     def recorded(model: Any, X: np.ndarray, y: np.ndarray) -> Recording:
-        return model.record(X[:n], y[:n], X[n:])
+        found = model.record(X[:n], y[:n], X[n:])
+        return Recording(found.model, (found.layers[::stride],))
 
     recordings = [recorded(model, *table) for table in tables]
-    data = trained("tabpfn", recordings, config["tasks"], range(len(model.layers)), rng)
+    layers = range(0, len(model.layers), stride)
+    data = trained("tabpfn", recordings, config["tasks"], layers, rng)
     untrained = _untrained_learner(model, rng)
     some = [recorded(untrained, *table) for table in tables[: config["random_prompts"]]]
     return xr.merge([data, with_random_weights("tabpfn", some)])
