@@ -342,7 +342,7 @@ def test_real_learner_and_encoder_at_small_size():
         "rows": 200,
         "row_queries": 200,
         "texts": ["story"],
-        "stride": {"tabpfn": 3, "minilm": 5},
+        "stride": {"tabpfn": 2, "minilm": 5},
     }
     data = real_transformers._in_context_learner(fetched("tabpfn"), config, rng)
     assert data.tabpfn_layer.values.tolist() == [0, 3, 6, 9]
