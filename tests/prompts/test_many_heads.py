@@ -313,14 +313,14 @@ def test_two_queries_and_first_tokens_of_atoms_against_enumeration():
 def test_two_queries_and_first_tokens_of_equal_components_are_those_of_the_gaussian():
     """The closed forms of pair moments and of nested ones, from one token to 1e9."""
     mu, z2 = lp.Mixture([1, 2], [MU, MU]), np.array([0.4, -1.0, 0.2])
-    lengths = {ONE: [1.0, 5.0, 1e9, np.inf], lp.MultiHead([ONE, TWO]): [30.0]}
-    for head, L in lengths.items():
+    pair = lp.MultiHead([ONE, TWO])
+    for head, L in ((ONE, [1.0, 5.0, 1e9, np.inf]), (pair, [30.0])):
         found, expected = (lp.output_covariance(head, law, Z, z2, L) for law in (mu, MU))
         scale = np.max(np.abs(expected), axis=(1, 2), keepdims=True)
         assert np.all(np.abs(found - expected) <= 1e-9 * scale)
     for head, firsts, L in (
         (ONE, [1.0, 2.5, 1e6, 30.0], [4.0, 5.0, 1e9, np.inf]),
-        (lp.MultiHead([ONE, TWO]), 7.0, 30.0),
+        (pair, [7.0], [30.0]),
     ):
         found, expected = (lp.prefix_difference(head, law, Z, firsts, L) for law in (mu, MU))
         np.testing.assert_allclose(found, expected, rtol=1e-9)

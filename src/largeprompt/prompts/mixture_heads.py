@@ -441,6 +441,8 @@ def prefix_difference(
 ) -> Bounded:
     """E |T_L - T_first|^2: both squared errors, less twice what they share."""
     error = mixture_tokens.output_error if len(head.heads) == 1 else output_error
+    _require_known("averages of two softmaxes", head, mu, z, first, L)
+    first, L = np.broadcast_arrays(np.asarray(first), np.asarray(L))
     shared = _at_two(head, mu, (z, z), (first, L), trace=True)
     whole = [error(head, mu, z, length) for length in (first, L)]
     minus_twice = Bounded(-2 * shared.value, 2 * shared.error)
