@@ -214,8 +214,8 @@ STUDY = Study(
     source="not in the paper; compare He, Pan, Chen & Yang 2025",
     statement="The best two softmax heads in block form are an opposite pair, (A, b) and (-A, -b). "
     "Their risk is at most that of linear attention with one token less. More heads gain little. "
-    "In several dimensions none reaches linear attention at the same length; in one dimension two "
-    "heads are better than it at L = 10.",
+    "For these tasks in several dimensions none of those found reaches linear attention at the "
+    "same length; in one dimension two heads are better than it at L = 10.",
     formula=r"\min_{A_1,b_1,A_2,b_2} R_L \;\le\; R^{\mathrm{lin}}_{L-1}",
     method="Risks and gradients of several heads are exact (quadrature over the query, tables of "
     "pair moments). The minimiser is the best of several descents, so with more than two heads it "
