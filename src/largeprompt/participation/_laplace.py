@@ -387,6 +387,6 @@ def contract(rule: Rule, L: Values, factors: tuple[tuple[int, int], ...]) -> Val
         for used, (j, k) in enumerate(blocks):
             product = product * rule.rho[j][..., k, :]
             ways = ways * (1 - used / L)
-        total = total + ways * product.sum(-1)
+        total = total + ways[..., None] * product
     order = sum(k for _, k in factors)
-    return total / math.factorial(order - 1)
+    return total.sum(-1) / math.factorial(order - 1)  # one sum compiles faster than many
