@@ -61,15 +61,37 @@ def _chunked(kernel: Kernel) -> Kernel:
 @lru_cache(maxsize=512)
 def with_slope(kernel: Kernel, argnum: int) -> Kernel:
     """(value, derivative in one argument), each a tuple like the kernel's."""
+    return with_slopes(kernel, (argnum,))
 
-    def both(*args: Array) -> tuple[Array, ...]:
-        def along(x: Array) -> tuple[Array, ...]:
-            return kernel(*args[:argnum], x, *args[argnum + 1 :])
 
-        value, slope = jax.jvp(along, (args[argnum],), (jnp.ones_like(args[argnum]),))
-        return (*value, *slope)
+@lru_cache(maxsize=512)
+def with_slopes(kernel: Kernel, argnums: tuple[int, ...]) -> Kernel:
+    """(value, derivatives in each of these arguments), each a tuple like the kernel's.
 
-    return both
+    One program, in which all derivatives share the values: `vmap` goes over the directions.
+    """
+
+    def every(*args: Array) -> tuple[Array, ...]:
+        def along(*moved: Array) -> tuple[Array, ...]:
+            given = list(args)
+            for argnum, x in zip(argnums, moved, strict=True):
+                given[argnum] = x
+            return kernel(*given)
+
+        moved = tuple(args[argnum] for argnum in argnums)
+
+        def in_direction(direction: tuple[Array, ...]) -> tuple[Any, ...]:
+            tangents = (jnp.broadcast_to(d, x.shape) for d, x in zip(direction, moved, strict=True))
+            return jax.jvp(along, moved, tuple(tangents))
+
+        if len(argnums) == 1:
+            value, slope = in_direction((jnp.ones(()),))
+            return (*value, *slope)
+        directions = tuple(jnp.eye(len(argnums)))
+        value, slopes = jax.vmap(in_direction, out_axes=(None, 0))(directions)
+        return (*value, *(slope[i] for i in range(len(argnums)) for slope in slopes))
+
+    return every
 
 
 @lru_cache(maxsize=512)
@@ -82,18 +104,18 @@ def elementwise(kernel: Kernel) -> Kernel:
         return chunked(*args)
 
     def rule(primals, tangents):
-        out, total = (), ()
-        for argnum, tangent in enumerate(tangents):
-            if isinstance(tangent, jax.custom_derivatives.SymbolicZero):
-                continue
-            both = elementwise(with_slope(kernel, argnum))(*primals)
-            half = len(both) // 2
-            out, slope = both[:half], both[half:]
-            part = tuple(s * tangent for s in slope)
-            total = tuple(map(jnp.add, total, part)) if total else part
-        if not out:
+        symbolic = jax.custom_derivatives.SymbolicZero
+        moved = tuple(i for i, each in enumerate(tangents) if not isinstance(each, symbolic))
+        if not moved:
             out = call(*primals)
-            total = tuple(map(jnp.zeros_like, out))
+            return out, tuple(map(jnp.zeros_like, out))
+        found = elementwise(with_slopes(kernel, moved))(*primals)
+        size = len(found) // (1 + len(moved))
+        out, total = found[:size], ()
+        for place, argnum in enumerate(moved, start=1):
+            slope = found[place * size : (place + 1) * size]
+            part = tuple(s * tangents[argnum] for s in slope)
+            total = tuple(map(jnp.add, total, part)) if total else part
         return out, total
 
     call.defjvp(rule, symbolic_zeros=True)

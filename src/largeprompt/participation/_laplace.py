@@ -381,12 +381,13 @@ def laplace_rule(
 
 def contract(rule: Rule, L: Values, factors: tuple[tuple[int, int], ...]) -> Values:
     """E prod_a sum_i (s_i - c)^{j_a} p_i^{k_a} from the nodes, by set partitions of the factors."""
-    total = 0.0
+    total: Any = 0.0
     for blocks, multiplicity in merged_blocks(factors):
-        product, ways = rule.weight, float(multiplicity)
+        ways: Any = float(multiplicity)
+        product = rule.weight
         for used, (j, k) in enumerate(blocks):
             product = product * rule.rho[j][..., k, :]
             ways = ways * (1 - used / L)
-        total = total + ways * product.sum(-1)
+        total = total + ways[..., None] * product
     order = sum(k for _, k in factors)
-    return total / math.factorial(order - 1)
+    return total.sum(-1) / math.factorial(order - 1)  # one sum compiles faster than many

@@ -329,9 +329,10 @@ def _one_pair(
             product, ways = weight, float(multiplicity)
             for used, block in enumerate(blocks):
                 product, ways = product * ratio[block], ways * (1 - used / L)
-            total = total + ways * product.sum()
+            # in a compiled program one sum at the end is shorter
+            total = total + ways * (product.sum() if xp is np else product)
         orders = map(sum, zip(*factors, strict=True))
-        return total / math.prod(math.factorial(order - 1) for order in orders)
+        return xp.sum(total) / math.prod(math.factorial(order - 1) for order in orders)
 
     return collected(moment, aliasing(token.spacing))
 
