@@ -251,8 +251,8 @@ MISTAKES = {
         lambda: lp.output_covariance(HEAD, GAUSSIAN, [1, 0], [0, 1], 0),
         "L must be >= 1",
     ),
-    "two queries on signs": (
-        lambda: lp.output_covariance(HEAD, lp.Rademacher(2), [1, 0], [0, 1], 5),
+    "two queries on uniform tokens": (
+        lambda: lp.output_covariance(HEAD, lp.Uniform(2), [1, 0], [0, 1], 5),
         "known for Gaussian tokens",
     ),
     "two batches of queries": (
@@ -267,9 +267,19 @@ MISTAKES = {
         lambda: lp.prefix_difference(HEAD, GAUSSIAN, [1, 0], 0.5, 5),
         "must be >= 1",
     ),
-    "first tokens of signs": (
-        lambda: lp.prefix_difference(HEAD, lp.Rademacher(2), [1, 0], 2, 5),
+    "first tokens of uniform tokens": (
+        lambda: lp.prefix_difference(HEAD, lp.Uniform(2), [1, 0], 2, 5),
         "known for Gaussian tokens",
+    ),
+    "first tokens beyond a prompt of signs": (
+        lambda: lp.prefix_difference(HEAD, lp.Rademacher(2), [1, 0], 10, 5),
+        "first",
+    ),
+    "two queries on signs under jit": (
+        lambda: jax.jit(lambda z: lp.output_covariance(HEAD, lp.Rademacher(2), z, [0.0, 1.0], 5.0))(
+            np.ones(2)
+        ),
+        "take known numbers",
     ),
     "several heads on uniform tokens": (
         lambda: lp.output_error(lp.MultiHead([HEAD, HEAD]), lp.Uniform(2), [1, 0], 5),

@@ -291,8 +291,43 @@ def test_multi_head_averages_of_atoms_against_enumeration(L):
         assert np.all(gap <= 1e-11 * np.max(np.abs(expected))), quantity.name
 
 
+def test_two_queries_and_first_tokens_of_atoms_against_enumeration():
+    """All 4^3 prompts, to rounding: one head and three, every length of the first tokens."""
+    places = np.stack(np.meshgrid(*[np.arange(4)] * 3, indexing="ij"), axis=-1).reshape(-1, 3)
+    chances = (np.array([1, 2, 3, 2]) / 8)[places].prod(1)
+    z2 = np.array([0.4, -1.0, 0.2])
+    for head, arrays in ((ONE, ARRAYS[:1]), (HEADS, ARRAYS)):
+        first, second = (softmax_outputs(ATOMS[places], arrays, z) for z in (Z, z2))
+        centred = second - chances @ second
+        expected = np.einsum("n,ni,nj->ij", chances, first, centred)
+        found = lp.output_covariance(head, VOCABULARY, np.stack([Z, z2]), z2, 3)
+        np.testing.assert_allclose(found[0], expected, rtol=0, atol=1e-11)
+        own = np.einsum("n,ni,nj->ij", chances, second, centred)
+        np.testing.assert_allclose(found[1], own, rtol=0, atol=1e-11)
+        seen = lp.prefix_difference(head, VOCABULARY, Z, np.array([1.0, 2.0, 3.0]), 3)
+        for count, value in enumerate(np.asarray(seen), start=1):
+            gaps = first - softmax_outputs(ATOMS[places[:, :count]], arrays, Z)
+            assert abs(float(value) - chances @ (gaps**2).sum(1)) < 1e-11
+
+
+def test_two_queries_and_first_tokens_of_equal_components_are_those_of_the_gaussian():
+    """The closed forms of pair moments and of nested ones, from one token to 1e9."""
+    mu, z2 = lp.Mixture([1, 2], [MU, MU]), np.array([0.4, -1.0, 0.2])
+    pair = lp.MultiHead([ONE, TWO])
+    for head, L in ((ONE, [1.0, 5.0, 1e9, np.inf]), (pair, [30.0])):
+        found, expected = (lp.output_covariance(head, law, Z, z2, L) for law in (mu, MU))
+        scale = np.max(np.abs(expected), axis=(1, 2), keepdims=True)
+        assert np.all(np.abs(found - expected) <= 1e-9 * scale)
+    for head, firsts, L in (
+        (ONE, [1.0, 2.5, 1e6, 30.0], [4.0, 5.0, 1e9, np.inf]),
+        (pair, [7.0], [30.0]),
+    ):
+        found, expected = (lp.prefix_difference(head, law, Z, firsts, L) for law in (mu, MU))
+        np.testing.assert_allclose(found, expected, rtol=1e-9)
+
+
 def test_multi_head_averages_of_a_mixture_by_simulation():
-    """Nine comparisons at 4.5 standard errors, with components of one, two and no dimensions."""
+    """14 comparisons at 4.5 standard errors, with components of one, two and no dimensions."""
     rng, n, L = np.random.default_rng(8), 40_000, 6
     kind = rng.choice(3, size=(n, L, 1), p=[0.5, 0.3, 0.2])
     draws = [prompts(MEAN, ROOT, L, n, 9), prompts(-MEAN, np.sqrt(0.3) * np.eye(3), L, n, 10)]
@@ -303,6 +338,15 @@ def test_multi_head_averages_of_a_mixture_by_simulation():
         deviation = value.std(0) / np.sqrt(n)
         assert np.all(np.abs(found.value - value.mean(0)) < 4.5 * deviation), quantity.name
         assert np.all(np.asarray(found.error) < 1e-9)
+    first, short = values[0], softmax_outputs(tokens[:, :4], ARRAYS, Z)
+    second = softmax_outputs(tokens, ARRAYS, -Z)
+    products = (first - first.mean(0))[:, :, None] * (second - second.mean(0))[:, None, :]
+    squares = ((first - short) ** 2).sum(1)
+    for found, drawn in (
+        (lp.output_covariance(HEADS, MIXTURE, Z, -Z, L), products),
+        (lp.prefix_difference(HEADS, MIXTURE, Z, 4, L), squares),
+    ):
+        assert np.all(np.abs(found - drawn.mean(0)) < 4.5 * drawn.std(0) / np.sqrt(n))
 
 
 def test_output_error_of_a_multi_head_on_equal_components_is_that_of_the_gaussian():

@@ -112,7 +112,8 @@ class _Arrays(NamedTuple):
 
         def rows_of(ref: Any, width: int, padded: int) -> Array:
             used = jax.lax.iota(jnp.int32, padded) < width
-            at = ref.at[pl.ds(start, rows), pl.ds(0, padded)]
+            # a traced 0: JAX 0.12 rejects slices that are known to be too long, masked or not
+            at = ref.at[pl.ds(start, rows), pl.ds(start - start, padded)]
             found = triton.load(at, mask=inside[:, None] & used[None, :], other=0.0)
             return found if kind is None else found.astype(kind)
 

@@ -58,6 +58,7 @@ class ManyHeadRisk(eqx.Module):
     problem: Problem
     length: float = eqx.field(static=True)
     level: int = eqx.field(static=True, default=2)
+    beyond: bool = eqx.field(static=True, default=False)  # clip scores to the largest table
 
     def __call__(self, params: AbstractParams) -> Float[Array, ""]:
         """For traced parameters: NumPy is called back, for the value and for its gradient."""
@@ -131,7 +132,13 @@ class ManyHeadRisk(eqx.Module):
         """What a finite prompt adds to 2R; None beyond the range of the tables."""
         rule, d = self._rule(A), A.shape[-1]
         found = _averages(
-            rule.forms, rule.weights, rule.u, b, self.length, isotropic=rule.isotropic
+            rule.forms,
+            rule.weights,
+            rule.u,
+            b,
+            self.length,
+            isotropic=rule.isotropic,
+            beyond=self.beyond,
         )
         if found is None:
             return None
@@ -189,7 +196,14 @@ class _Rule(NamedTuple):
 
 
 def _averages(
-    forms: _Forms, w: np.ndarray, u: np.ndarray, b: np.ndarray, L: float, *, isotropic: bool
+    forms: _Forms,
+    w: np.ndarray,
+    u: np.ndarray,
+    b: np.ndarray,
+    L: float,
+    *,
+    isotropic: bool,
+    beyond: bool = False,
 ) -> tuple[float, np.ndarray, np.ndarray] | None:
     """The average over points with weights w, and its derivatives in u, (heads, n, p), and b."""
     H = len(b)
@@ -198,7 +212,7 @@ def _averages(
     Y = np.einsum("hnp,knp->hkn", u, squared)
     X = np.sum(u * forms.target, axis=2)
     sigma = np.sqrt(np.maximum(np.einsum("hhn->hn", S), 0.0))
-    ranges = _ranges(sigma, w, isotropic)
+    ranges = _ranges(sigma, w, isotropic, beyond=beyond)
     if ranges is None:
         return None
     by_S, by_Y, by_X, by_b = np.zeros_like(S), np.zeros_like(Y), np.zeros_like(X), np.zeros(H)
@@ -272,9 +286,16 @@ def _table_error(
     return total
 
 
-def _ranges(sigma: np.ndarray, w: np.ndarray, isotropic: bool) -> list[float] | None:
-    """The range of the table that each head needs, None if it is beyond all tables."""
+def _ranges(
+    sigma: np.ndarray, w: np.ndarray, isotropic: bool, *, beyond: bool = False
+) -> list[float] | None:
+    """The range of the table that each head needs, None if it is beyond all tables.
+
+    With `beyond` the largest range in place of None.
+    """
     limit = _LARGEST_ISOTROPIC if isotropic else _LARGEST
+    if beyond:
+        sigma = np.minimum(sigma, limit / 1.01)
     found = [range_for(_needed(deviations, w)) for deviations in sigma]
     within = [largest for largest in found if largest is not None and largest <= limit]
     return within if len(within) == len(found) else None
@@ -349,7 +370,7 @@ def _call(risk: ManyHeadRisk, A: Array, b: Array) -> tuple[Array, Array, Array]:
 
 def _known(risk: ManyHeadRisk, problem: tuple[np.ndarray, ...]) -> ManyHeadRisk:
     """The risk of a problem that was traced, inside a callback."""
-    return ManyHeadRisk(Problem(*problem), risk.length, risk.level)  # pyright: ignore
+    return ManyHeadRisk(Problem(*problem), risk.length, risk.level, risk.beyond)  # pyright: ignore
 
 
 @jax.custom_jvp
@@ -432,7 +453,9 @@ class ManyHeadExact(AbstractRisk):
     """
 
     def __init__(self, problem: Problem, length: float):
-        self.fine, self.coarse = (ManyHeadRisk(problem, length, level) for level in (2, 1))
+        self.fine = ManyHeadRisk(problem, length)
+        # its points may need larger scores than those of the finer rule, which decides the range
+        self.coarse = ManyHeadRisk(problem, length, level=1, beyond=True)
 
     def of(self, params: AbstractParams) -> Estimate:
         with jax.enable_x64(True):

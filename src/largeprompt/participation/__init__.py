@@ -11,6 +11,7 @@ from .exponential import exponential_table as exponential_table
 from .gradient_moments import GradientMoments as GradientMoments
 from .gradient_moments import gradient_moments as gradient_moments
 from .gradient_moments import gradient_moments_at as gradient_moments_at
+from .nested_moments import checked_lengths as checked_lengths
 from .nested_moments import nested_moments as nested_moments
 from .nested_moments import nested_pair_moments as nested_pair_moments
 from .nested_moments import nested_pair_moments_at as nested_pair_moments_at

@@ -114,7 +114,7 @@ def nested_pair_moments(
     name = "nested_moments"
     sigma_a, sigma_b = (resolved_deviation(name, sigma) for sigma in (sigma_a, sigma_b))
     covariance = checked_correlation(name, rho) * sigma_a * sigma_b
-    first, length = _checked_lengths(name, first, L)
+    first, length = checked_lengths(name, first, L)
     return PairMoments(*apply(name, _kernel, sigma_a, first, sigma_b**2, covariance, length))
 
 
@@ -128,11 +128,12 @@ def nested_pair_moments_at(
     """The same for scores of these variances and covariance, smooth in them, also at 0."""
     name = "nested_moments"
     variance_a, variance_b = (resolved_deviation(name, v, 2) for v in (variance_a, variance_b))
-    first, length = _checked_lengths(name, first, L)
+    first, length = checked_lengths(name, first, L)
     return PairMoments(*apply_at(name, _kernel, variance_a, first, variance_b, covariance, length))
 
 
-def _checked_lengths(name: str, first: ArrayInput, L: ArrayInput) -> tuple[Values, Values]:
+def checked_lengths(name: str, first: ArrayInput, L: ArrayInput) -> tuple[Values, Values]:
+    """Validate numbers of tokens, 1 <= first <= L, and cast them to float64."""
     first, length = length_array(first, name), length_array(L, name)
     first = _checks.require(
         first,

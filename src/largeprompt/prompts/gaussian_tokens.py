@@ -18,12 +18,11 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from .. import _checks
 from .._arrays import Values, library, to_jax, to_numpy
 from .._float64 import is_traced
 from .._typing import ArrayInput
 from ..attention import AbstractHead
-from ..measures import AbstractMeasure, Gaussian
+from ..measures import Gaussian
 from ..participation import (
     GradientMoments,
     Participation,
@@ -136,15 +135,6 @@ def by_library(function: Callable, head: AbstractHead, mu: Gaussian, *arrays: Va
 def like(array: Values, tree: Any) -> Any:
     """A tree of JAX arrays, in NumPy if `array` is in NumPy."""
     return to_numpy(tree) if library(array) is np else tree
-
-
-def gaussian_law(mu: AbstractMeasure, what: str, fix: str) -> Gaussian:
-    """The law of Gaussian tokens; raises for other laws, whose `what` is not known exactly."""
-    normal = mu.as_gaussian()
-    if normal is None:
-        rule = f"{what} is known for Gaussian tokens"
-        raise ValueError(_checks.message(rule, type(mu).__name__, fix))
-    return normal
 
 
 def _mean(head: AbstractHead, mu: Gaussian, scores: Scores, p: Participation, z: Values) -> Bounded:

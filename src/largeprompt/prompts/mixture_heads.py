@@ -1,4 +1,6 @@
-"""Several heads on one prompt of atoms and Gaussians: second moments of their errors, exactly.
+"""Two softmaxes on one prompt of atoms and Gaussians: second moments of their errors, exactly.
+
+They are those of two heads, of two queries, or of a prompt and its first tokens.
 
 Heads a and b with scores s and r read the same tokens. With S = sum_i e^{s_i}, R = sum_i e^{r_i}
 and 1/(S R) = int int e^{-tS - wR} dt dw, the errors T_L - T of two heads have
@@ -14,8 +16,13 @@ being linear in them plus independent noise. On nodes of ln t and ln w all avera
 matrices, at a cost that does not depend on L. The trapezoidal rules converge geometrically, as in
 `laplace_integral`; E[(sum p)(sum q)] = 1 on the same nodes is part of the error.
 
-A single head has its own, faster integral; here are the pairs of different heads. Known numbers
-only: traced ones raise.
+Where a reads only the first L_1 tokens, the others see phi(0, w):
+
+    int int L_1 phi^{L_1-1} phi(0, w)^{L-L_1} E[e^{s+r} v_a v_b' e^{-t e^s - w e^r}]
+            + L_1 (L_1-1) phi^{L_1-2} phi(0, w)^{L-L_1} F_a F_b'
+            + L_1 (L-L_1) phi^{L_1-1} phi(0, w)^{L-L_1-1} F_a F_b(0, w)' dt dw.
+
+A single head at one query has its own, faster integral. Known numbers only: traced ones raise.
 """
 
 import itertools
@@ -35,7 +42,7 @@ from ..participation.pair_moments import log_of_phi
 from . import mixture_tokens
 from .gaussian_tokens import Bounded
 from .mixture_tokens import needed_law
-from .pairs import indexed_pairs
+from .pairs import indexed_pairs, pairs
 from .token_laws import DROP, TokenLaw, gamma_decay, lattice_error, reach_of_scores
 
 _STEP = 0.3  # of the nodes in ln t and ln w
@@ -90,7 +97,7 @@ def _rows(law: TokenLaw, tilts: tuple[np.ndarray, np.ndarray], L: float) -> list
     if count > _MOST_ATOMS:
         raise ValueError(
             _checks.message(
-                f"second moments of several heads sum over at most {_MOST_ATOMS} atoms and scores",
+                f"averages of two softmaxes sum over at most {_MOST_ATOMS} atoms and scores",
                 f"{count} of them",
                 "pass method=lp.MonteCarlo(key), or scale the heads down",
             )
@@ -171,7 +178,7 @@ def _reader(every: list[_Rows], tilt: np.ndarray, V: np.ndarray, L: float) -> _R
     if count > most:
         raise ValueError(
             _checks.message(
-                f"second moments of several heads take at most {most} nodes for this output",
+                f"averages of two softmaxes take at most {most} nodes for this output",
                 f"{count} for scores that differ by {np.ptp(scores[present]):.3g} and L = {L:g}",
                 "pass method=lp.MonteCarlo(key), or scale the heads down",
             )
@@ -220,13 +227,34 @@ def _parts(every: list[_Rows], a: _Reader, b: _Reader) -> Iterator[_Part]:
             )
 
 
-def _averages(every: list[_Rows], a: _Reader, b: _Reader) -> tuple[np.ndarray, np.ndarray]:
-    """E[c e^{-t e^s - w e^r}] at all nodes, and less its value at t = w = 0 by
-    e^{-x-y} - 1 = (e^{-x} - 1) + e^{-x} (e^{-y} - 1), for c = 1, e^s, e^r, e^s v_a and e^r v_b.
+class _Averages(NamedTuple):
+    """E[c e^{-t e^s - w e^r}] for c = 1, e^s, e^r, e^s v_a and e^r v_b, on a leading axis."""
+
+    whole: np.ndarray
+    change: np.ndarray  # less its value at t = w = 0
+
+    @property
+    def log_phi(self) -> tuple[np.ndarray, np.ndarray]:
+        return log_of_phi(-self.change[0], self.whole[0])
+
+    def errors(self, a: _Reader, b: _Reader) -> list[np.ndarray]:
+        """F_a and F_b, by differences to 0 where little has decayed."""
+        m = b.values[0].shape[-1]
+        parts = zip((1, 2), (a, b), (slice(3, 3 + m), slice(3 + m, None)), strict=True)
+        return [
+            np.where(self.whole[i] > 0.5 * one.share, self.change[at], self.whole[at])
+            for i, one, at in parts
+        ]
+
+
+def _averages(every: list[_Rows], a: _Reader, b: _Reader) -> tuple[_Averages, _Averages]:
+    """The averages at all nodes, and those at t = 0, with
+    e^{-x-y} - 1 = (e^{-x} - 1) + e^{-x} (e^{-y} - 1).
     """
     m = b.values[0].shape[-1]
     shape = (3 + 2 * m, len(a.tau), len(b.tau))
     both, change = np.zeros(shape), np.zeros(shape)
+    alone, changed = np.zeros((2, shape[0], shape[2]))
     for part in _parts(every, a, b):
         shares = [part.weights * growth for growth in part.growth]
         columns = [part.weights[..., None], *(share[..., None] for share in shares)]
@@ -238,7 +266,9 @@ def _averages(every: list[_Rows], a: _Reader, b: _Reader) -> tuple[np.ndarray, n
         )
         both += part.decay @ left
         change += part.missing @ np.moveaxis(c.sum(1), 1, 0)[..., None] + part.decay @ gone
-    return both, change
+        alone += left.sum(1)
+        changed += gone.sum(1)
+    return _Averages(both, change), _Averages(alone, changed)
 
 
 def _cross(
@@ -247,37 +277,43 @@ def _cross(
     readers: tuple[np.ndarray, np.ndarray],
     L: float,
     trace: bool,
+    first: float | None = None,
 ) -> _Cross:
-    """E[(T_a,L - T_a)(T_b,L - T_b)'] of two heads with these tilts and matrices V."""
+    """E[(T_a,first - T_a)(T_b,L - T_b)'] of two softmaxes with these tilts and matrices V."""
+    first = L if first is None else first
     every = _rows(law, tilts, L)
-    a, b = (_reader(every, tilt, V, L) for tilt, V in zip(tilts, readers, strict=True))
-    both, change = _averages(every, a, b)
-    log_phi, good = log_of_phi(-change[0], both[0])
+    a, b = (_reader(every, *one) for one in zip(tilts, readers, (first, L), strict=True))
+    both, alone = _averages(every, a, b)
+    (log_phi, good), (log_alone, _) = both.log_phi, alone.log_phi
     step = (a.tau[1] - a.tau[0]) * (b.tau[1] - b.tau[0])
-    outer = np.exp(a.tau[:, None] + b.tau) * step
-    once = np.where(good, L * outer * np.exp((L - 1) * log_phi), 0.0)
-    twice = np.where(good, L * (L - 1) * outer * np.exp((L - 2) * log_phi), 0.0)
-    # F by differences to 0 where little has decayed
+    outer = np.where(good, np.exp(a.tau[:, None] + b.tau) * step, 0.0)
+    others = L - first
+
+    def chance(of_first: float, of_others: float) -> np.ndarray:
+        """e^{-tS - wR} of all tokens but some, averaged, times the measure of t and w."""
+        return outer * np.exp(of_first * log_phi + of_others * log_alone)
+
+    once = first * chance(first - 1, others)
+    twice = first * (first - 1) * chance(first - 2, others)
+    apart = first * others * chance(first - 1, others - 1) if others else np.zeros_like(once)
     m = len(readers[0])
-    F, H = (
-        np.where(both[1 + i] > 0.5 * one.share, change[at], both[at]).reshape(m, -1)
-        for i, (one, at) in enumerate(
-            zip((a, b), (slice(3, 3 + m), slice(3 + m, None)), strict=True)
-        )
-    )
-    weighted = F * twice.ravel()
-    value, size = weighted @ H.T, abs(weighted) @ abs(H).T
-    unit = np.vdot(twice, both[1] * both[2])
+    F, H = (part.reshape(m, -1) for part in both.errors(a, b))
+    alone_H = np.broadcast_to(alone.errors(a, b)[1][:, None], (m, *once.shape)).reshape(m, -1)
+    value, size, unit = 0.0, 0.0, 0.0
+    for weight, right, share in ((twice, H, both.whole[2]), (apart, alone_H, alone.whole[2])):
+        weighted = F * weight.ravel()
+        value, size = value + weighted @ right.T, size + abs(weighted) @ abs(right).T
+        unit = unit + np.vdot(weight, both.whole[1] * share)
     for part in _parts(every, a, b):
         # the average over t and w of t w e^{s+r} e^{-t e^s - w e^r} L phi^{L-1}, of every atom
         seen = (part.decay.T @ once)[:, None, :] @ np.exp(part.exponent)
-        chance = part.weights * part.growth[0] * part.growth[1] * seen[:, 0]
+        read = part.weights * part.growth[0] * part.growth[1] * seen[:, 0]
         left, right = (v.reshape(-1, m) for v in part.values)
-        weighted = left * chance.reshape(-1, 1)
-        noise = chance.sum() * readers[0] @ part.noise @ readers[1].T
+        weighted = left * read.reshape(-1, 1)
+        noise = read.sum() * readers[0] @ part.noise @ readers[1].T
         value = value + weighted.T @ right + noise
         size = size + abs(weighted).T @ abs(right) + abs(noise)
-        unit = unit + chance.sum()
+        unit = unit + read.sum()
     aliases = [float(gamma_decay(2 * math.pi / (one.tau[1] - one.tau[0]), 1)) for one in (a, b)]
     lattices = sum(rows.error for rows in every)
     relative = _ROUNDING + _SAFETY * abs(float(unit) - 1) + sum(aliases) + lattices
@@ -294,14 +330,7 @@ def _crossed(
 ) -> Bounded:
     """The sum over all pairs of different heads, at every pair of a query and a length."""
     each = [indexed_pairs(one, mu, z, L) for one in head.heads]
-    if is_traced(head, mu, each[0].queries, each[0].L):
-        raise ValueError(
-            _checks.message(
-                "second moments of several heads on atoms and mixtures take known numbers",
-                "arguments traced by jit, vmap or grad",
-                "call it outside, or pass method=lp.MonteCarlo(key)",
-            )
-        )
+    _require_known("second moments of several heads", head, mu, each[0].queries, each[0].L)
     law, V = to_numpy((needed_law(mu), [one.V for one in head.heads]))
     which, lengths = each[0].which, np.asarray(each[0].L)
     m = head.out_dim
@@ -317,6 +346,17 @@ def _crossed(
             known[query, length] = _sum_of_pairs(law, tilts, V, length, trace)
         value[place], error[place] = known[query, length]
     return Bounded(value, error)
+
+
+def _require_known(what: str, *args: Any) -> None:
+    if is_traced(*args):
+        raise ValueError(
+            _checks.message(
+                f"{what} on atoms and mixtures take known numbers",
+                "arguments traced by jit, vmap or grad",
+                "call it outside, or sample: lp.sample_outputs, method=lp.MonteCarlo(key)",
+            )
+        )
 
 
 def _sum_of_pairs(
@@ -380,3 +420,68 @@ def _certified(found: Bounded, sizes: Values) -> Bounded:
             )
         )
     return found
+
+
+def covariance_of_queries(
+    head: AbstractHead, mu: AbstractMeasure, z: ArrayInput, z2: ArrayInput, L: ArrayInput
+) -> Bounded:
+    """Cov(T_L(z), T_L(z2)): the sum over all pairs of heads."""
+    found = _at_two(head, mu, (z, z2), (L, L), trace=False)
+    left, right = to_numpy([mean_shift(head, mu, query, L) for query in (z, z2)])
+
+    def outer(a: Values, b: Values) -> Values:
+        return a[..., :, None] * b[..., None, :]
+
+    less = outer(abs(left.value), right.error) + outer(left.error, abs(right.value))
+    return to_jax(Bounded(found.value - outer(left.value, right.value), found.error + less))
+
+
+def prefix_difference(
+    head: AbstractHead, mu: AbstractMeasure, z: ArrayInput, first: ArrayInput, L: ArrayInput
+) -> Bounded:
+    """E |T_L - T_first|^2: both squared errors, less twice what they share."""
+    error = mixture_tokens.output_error if len(head.heads) == 1 else output_error
+    _require_known("averages of two softmaxes", head, mu, z, first, L)
+    first, L = np.broadcast_arrays(np.asarray(first), np.asarray(L))
+    shared = _at_two(head, mu, (z, z), (first, L), trace=True)
+    whole = [error(head, mu, z, length) for length in (first, L)]
+    minus_twice = Bounded(-2 * shared.value, 2 * shared.error)
+    return to_jax(_added([*whole, minus_twice]))
+
+
+def _at_two(
+    head: AbstractHead,
+    mu: AbstractMeasure,
+    queries: tuple[ArrayInput, ArrayInput],
+    lengths: tuple[ArrayInput, ArrayInput],
+    *,
+    trace: bool,
+) -> Bounded:
+    """E[(T - T_inf)(T' - T'_inf)'] of T at the first query on the first tokens, and T' at the other
+    on all.
+    """
+    each = [
+        [pairs(one, mu, z, L) for z, L in zip(queries, lengths, strict=True)] for one in head.heads
+    ]
+    (z, _, first), (z2, _, L) = each[0]
+    _require_known("averages of two softmaxes", head, mu, z, z2, first, L)
+    law, V = to_numpy((needed_law(mu), [one.V for one in head.heads]))
+    tilts = [[np.asarray(pair[1]) for pair in both] for both in each]
+    shape = np.broadcast_shapes(*(np.shape(part)[:-1] for part in tilts[0]))
+    tilts = [[np.broadcast_to(at, (*shape, at.shape[-1])) for at in both] for both in tilts]
+    first, L = (np.broadcast_to(np.asarray(part), shape) for part in (first, L))
+    m = head.out_dim
+    value, error = (np.zeros((*shape, *(() if trace else (m, m)))) for _ in range(2))
+    sizes = np.zeros(shape)
+    for one, query_and_length in itertools.product(head.heads, zip(queries, lengths, strict=True)):
+        sizes = sizes + np.asarray(mixture_tokens.output_error(one, mu, *query_and_length).value)
+    with np.errstate(all="ignore"):
+        for place in np.ndindex(shape):
+            if math.isinf(L[place]):  # T_L is T
+                continue
+            for i, j in itertools.product(range(len(V)), repeat=2):
+                at = tilts[i][0][place], tilts[j][1][place]
+                found = _cross(law, at, (V[i], V[j]), float(L[place]), trace, float(first[place]))
+                value[place] += found.value
+                error[place] += found.error
+    return _certified(Bounded(value, error), sizes if trace else sizes[..., None, None])

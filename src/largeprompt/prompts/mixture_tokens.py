@@ -11,6 +11,7 @@ from typing import NamedTuple
 import jax
 import numpy as np
 
+from .. import _checks
 from .._arrays import Values, to_jax, to_numpy
 from .._float64 import is_traced
 from .._typing import ArrayInput
@@ -63,6 +64,13 @@ def _by_library(function: Callable[[_Asked], Bounded]) -> Callable[..., Bounded]
             return function(_Asked(head, law, queries, tilts, pairs.which, L))
 
     return wrapped
+
+
+def require_law(mu: AbstractMeasure, what: str, fix: str) -> None:
+    """Raise for tokens that are not atoms and Gaussians: `what` is not known exactly for them."""
+    if token_law(mu) is None:
+        rule = f"{what} is known for Gaussian tokens, atoms and their mixtures"
+        raise ValueError(_checks.message(rule, type(mu).__name__, fix))
 
 
 def needed_law(mu: AbstractMeasure) -> TokenLaw:

@@ -1,7 +1,8 @@
-"""A prompt and its first tokens: the squared difference of their outputs, for Gaussian tokens.
+"""A prompt and its first tokens: the squared difference of their outputs, exactly.
 
-With p the softmax of head a on the first tokens and q that of head b on all, integration by parts
-goes as in `many_heads`. With a = G u_a, b = G u_b and the moments of `nested_moments`,
+For atoms and mixtures of Gaussians by `mixture_heads`. For Gaussian tokens, with p the softmax of
+head a on the first tokens and q that of head b on all, integration by parts goes as in
+`many_heads`. With a = G u_a, b = G u_b and the moments of `nested_moments`,
 
     E <T_a,first - T_a, T_b,L - T_b> = tr V_b' V_a { E[C_11] G + 2 E[A_2 C_11 - C_21] a a'
         + 2 E[B_2 C_11 - C_12] b b' + E[A_2 B_2] a b' + E[C_11 - C_21 - C_12 + C_11^2] b a' },
@@ -20,9 +21,10 @@ from .._float64 import in_float64
 from .._typing import ArrayInput
 from ..attention import AbstractHead, Head
 from ..measures import AbstractMeasure, Gaussian
-from ..participation import nested_pair_moments_at
-from . import gaussian_tokens, many_heads
-from .gaussian_tokens import by_library, gaussian_law, like, scores_of
+from ..participation import checked_lengths, nested_pair_moments_at
+from . import gaussian_tokens, many_heads, mixture_heads
+from .gaussian_tokens import by_library, like, scores_of
+from .mixture_tokens import require_law
 from .pairs import pairs
 
 
@@ -33,9 +35,10 @@ def prefix_difference(
 ) -> Float[Array | np.ndarray, "*shape"]:
     """$E |T_L - T_first|^2$, where T_first reads only the first tokens of a prompt of L iid tokens.
 
-    Exact for Gaussian tokens (singular or non-centred too), with scores of deviation at most 12. At
-    first = L/2 it is an error bar of T_L that can be observed without knowing T: their ratio is
-    close to 1 where the prompt is long enough. At L = infinity it is the output error at `first`.
+    Exact for Gaussian tokens (singular or non-centred too), with scores of deviation at most 12,
+    and for atoms and mixtures of Gaussians. At first = L/2 it is an error bar of T_L that can be
+    observed without knowing T: their ratio is close to 1 where the prompt is long enough. At
+    L = infinity it is the output error at `first`.
     Queries of shape (..., d), `first` and `L` broadcast. A `MultiHead` costs one call of
     `pair_moments` for every ordered pair of heads.
 
@@ -47,10 +50,14 @@ def prefix_difference(
     >>> print(f"{seen / lp.output_error(head, mu, jnp.ones(1), 200):.3f}")
     0.945
     """
-    fix = "draw prompts with mu.sample(key, L) and attend to them and to their first tokens"
-    normal = gaussian_law(mu, "the difference to the first tokens", fix)
     each = [pairs(one, mu, z, L) for one in head.heads]
     firsts = pairs(head.heads[0], mu, z, first)[2]
+    normal = mu.as_gaussian()
+    if normal is None:
+        fix = "draw prompts with mu.sample(key, L) and attend to them and to their first tokens"
+        require_law(mu, "the difference to the first tokens", fix)
+        firsts, lengths = checked_lengths("prefix_difference", firsts, each[0][2])
+        return mixture_heads.prefix_difference(head, mu, z, firsts, lengths).value
     tilts = (tilts for _, tilts, _ in each)
     shared = by_library(_shared, head, normal, firsts, each[0][2], *tilts)
     own = gaussian_tokens if len(each) == 1 else many_heads

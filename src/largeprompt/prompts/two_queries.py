@@ -1,7 +1,7 @@
-"""Two queries on one prompt: the covariance of their outputs, exactly, for Gaussian tokens.
+"""Two queries on one prompt: the covariance of their outputs, exactly.
 
-The formula and its moments are those of `many_heads`: no prompt is sampled, and the cost does not
-depend on L.
+For Gaussian tokens the formula and its moments are those of `many_heads`, for atoms and mixtures of
+Gaussians those of `mixture_heads`: no prompt is sampled, and the cost does not depend on L.
 """
 
 import itertools
@@ -14,8 +14,10 @@ from .._arrays import Values
 from .._typing import ArrayInput
 from ..attention import AbstractHead
 from ..measures import AbstractMeasure, Gaussian
-from .gaussian_tokens import by_library, gaussian_law
+from . import mixture_heads
+from .gaussian_tokens import by_library
 from .many_heads import covariance_of_two
+from .mixture_tokens import require_law
 from .pairs import pairs
 
 
@@ -25,9 +27,10 @@ def output_covariance(
 ) -> Float[Array | np.ndarray, "*shape m m"]:
     """$Cov(T_L(z), T_L(z2))$: how much of the error of a prompt of L iid tokens two queries share.
 
-    Exact for Gaussian tokens (singular or non-centred too), with scores of deviation at most 12.
-    Queries of shape (..., d) and `L` broadcast. Entry (i, j) is the covariance of coordinate i of
-    the output at z and coordinate j of the output at z2. Differentiable.
+    Exact for Gaussian tokens (singular or non-centred too), with scores of deviation at most 12,
+    and for atoms and mixtures of Gaussians. Queries of shape (..., d) and `L` broadcast. Entry
+    (i, j) is the covariance of coordinate i of the output at z and coordinate j of the output at
+    z2. Differentiable for Gaussian tokens.
 
     >>> import jax.numpy as jnp
     >>> import largeprompt as lp
@@ -39,8 +42,6 @@ def output_covariance(
     """
     one = head.heads[0]
     (queries, _, lengths), (queries2, *_) = (pairs(one, mu, q, L) for q in (z, z2))
-    fix = "draw prompts with mu.sample(key, L) and attend to both queries"
-    normal = gaussian_law(mu, "the covariance of two outputs", fix)
     try:
         np.broadcast_shapes(queries.shape, queries2.shape)
     except ValueError as error:
@@ -51,6 +52,11 @@ def output_covariance(
                 "add axes, for example z[:, None] against z2[None, :] for all pairs",
             )
         ) from error
+    normal = mu.as_gaussian()
+    if normal is None:
+        fix = "draw prompts with mu.sample(key, L) and attend to both queries"
+        require_law(mu, "the covariance of two outputs", fix)
+        return mixture_heads.covariance_of_queries(head, mu, z, z2, L).value
     each = [(pairs(one, mu, z, L)[1], pairs(one, mu, z2, L)[1]) for one in head.heads]
     return by_library(_covariance, head, normal, lengths, *itertools.chain(*each))
 
