@@ -35,7 +35,7 @@ def _attention(keys, values, z, masses=None):
 
 @eqx.filter_jit
 def _tilted(mu, u):
-    """The cumulant function, tilted mean and covariance: one program, not one for each operation."""
+    """The cumulant function, tilted mean and covariance, by one program."""
     return mu.log_mgf(u), mu.tilted_mean(u), mu.tilted_cov(u)
 
 

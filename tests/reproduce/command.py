@@ -14,13 +14,13 @@ from tests.without_dask import hide_dask
 if __name__ in ("__main__", "__mp_main__"):  # the command and its workers
     hide_dask()
 
-import xarray as xr  # noqa: E402
+import xarray as xr
 
-from largeprompt.cli import main  # noqa: E402
-from largeprompt.reproduce import studies  # noqa: E402
-from largeprompt.reproduce.studies import at_most  # noqa: E402
+from largeprompt.cli import main
+from largeprompt.reproduce import studies
+from largeprompt.reproduce.studies import at_most
 
-from .fake_studies import fake_study  # noqa: E402
+from .fake_studies import fake_study
 
 WAIT = "SECONDS_OF_THE_SLOW_STUDY"
 

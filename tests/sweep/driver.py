@@ -11,7 +11,7 @@ from tests.without_dask import hide_dask
 if __name__ in ("__main__", "__mp_main__"):  # the driver and its workers
     hide_dask()
 
-from largeprompt.sweep import Sweep  # noqa: E402
+from largeprompt.sweep import Sweep
 
 
 def main(
