@@ -4,6 +4,7 @@
 
 from typing import get_args
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -32,6 +33,12 @@ def _attention(keys, values, z, masses=None):
     return p @ values, p
 
 
+@eqx.filter_jit
+def _tilted(mu, u):
+    """The cumulant function, tilted mean and covariance, by one program."""
+    return mu.log_mgf(u), mu.tilted_mean(u), mu.tilted_cov(u)
+
+
 def _as_mixture(small):
     """The same measure made of other classes."""
     F = np.asarray(small.tail.factor)
@@ -51,9 +58,8 @@ def test_attend_to_a_compressed_prompt_is_attention_on_its_mixture():
     mixture, z = _as_mixture(small), queries[:4]
     assert np.allclose(lp.attend(HEAD, small, z), lp.attend(HEAD, mixture, z), rtol=1e-9)
     u = jnp.array([0.3, -0.2, 0.5, 0.1, -0.4])  # values may be tilted too
-    assert np.isclose(small.log_mgf(u), mixture.log_mgf(u), rtol=1e-9)
-    assert np.allclose(small.tilted_mean(u), mixture.tilted_mean(u), rtol=1e-9)
-    assert np.allclose(small.tilted_cov(u), mixture.tilted_cov(u), rtol=1e-9)
+    for got, want in zip(_tilted(small, u), _tilted(mixture, u), strict=True):
+        assert np.allclose(got, want, rtol=1e-9)
     assert np.allclose(small.tilt(u).mean(), small.tilted_mean(u), rtol=1e-9)
     assert abs(small.log_mgf(jnp.zeros(K + V))) < 1e-14
     draws = np.asarray(small.sample(jax.random.key(0), 20_000).points)
@@ -400,7 +406,7 @@ def test_compressed_streaming_folds_new_tokens_into_the_tail():
     # the old measure has mass exp(_logits), the new tokens mass 1 each
     want = []
     for z in queries[:3]:
-        u = jnp.append(z, jnp.zeros(V))
+        u = jnp.asarray(np.append(z, np.zeros(V)))
         mass = np.exp(old._logits(u)).sum()
         terms = np.exp(new_keys @ z)
         total = mass * np.asarray(old.tilted_mean(u))[K:] + terms @ new_values
@@ -408,9 +414,10 @@ def test_compressed_streaming_folds_new_tokens_into_the_tail():
     assert np.allclose(got, want, rtol=1e-10)
     folded = longer.fold(np.arange(3, 7), rank=20)
     assert folded.n == 3
-    u = jnp.append(old.tail.tilt, jnp.zeros(V))
-    assert np.allclose(folded.tilted_mean(u), longer.tilted_mean(u), rtol=1e-9)
-    assert np.allclose(folded.tilted_cov(u), longer.tilted_cov(u), rtol=1e-8, atol=1e-10)
+    u = jnp.asarray(np.append(old.tail.tilt, np.zeros(V)))
+    (_, mean, cov), (_, whole, whole_cov) = _tilted(folded, u), _tilted(longer, u)
+    assert np.allclose(mean, whole, rtol=1e-9)
+    assert np.allclose(cov, whole_cov, rtol=1e-8, atol=1e-10)
     assert longer.fold(np.arange(3, 7), queries=queries).tail.rank == K
     halves = [lp.compress(lp.KeyValues(keys[s], values[s]), queries, atoms=4, rank=1)
               for s in (np.s_[:30], np.s_[30:])]  # fmt: skip
@@ -502,9 +509,10 @@ def test_compressed_fold_of_many_atoms_is_their_moments():
     old = lp.compress(lp.KeyValues(keys, values, logs), queries, atoms=30, rank=2, keep=[4, 9])
     folded = old.fold(np.arange(25), rank=20)
     assert (folded.n, folded.tail.rank) == (5, 2 + K + V + 1)
-    u = jnp.append(old.tail.tilt, jnp.zeros(V))
-    assert np.allclose(folded.tilted_mean(u), old.tilted_mean(u), rtol=1e-10)
-    assert np.allclose(folded.tilted_cov(u), old.tilted_cov(u), rtol=1e-9, atol=1e-11)
+    u = jnp.asarray(np.append(old.tail.tilt, np.zeros(V)))
+    (_, mean, cov), (_, whole, whole_cov) = _tilted(folded, u), _tilted(old, u)
+    assert np.allclose(mean, whole, rtol=1e-10)
+    assert np.allclose(cov, whole_cov, rtol=1e-9, atol=1e-11)
     assert np.array_equal(old.fold([]).tail.factor, old.tail.factor)
     dead = np.flatnonzero(np.asarray(old.log_weights) == -np.inf)
     assert len(dead) == 2
@@ -564,9 +572,9 @@ def test_compressed_append_and_fold_with_log_weights():
     assert np.allclose(longer.log_weights[-2:], 0)
     folded = longer.fold([0, 7], rank=20)
     assert folded.log_weights.shape == (6,)
-    u = jnp.append(old.tail.tilt, jnp.zeros(V))
-    for mean in ("tilted_mean", "tilted_cov"):
-        assert np.allclose(getattr(folded, mean)(u), getattr(longer, mean)(u), atol=1e-9)
+    u = jnp.asarray(np.append(old.tail.tilt, np.zeros(V)))
+    for got, want in zip(_tilted(folded, u)[1:], _tilted(longer, u)[1:], strict=True):
+        assert np.allclose(got, want, atol=1e-9)
     totals = [np.exp(np.asarray(part._logits(u))).sum() for part in (folded, longer)]
     assert np.isclose(totals[0], totals[1], rtol=1e-10)
 

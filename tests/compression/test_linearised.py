@@ -1,5 +1,6 @@
 """The affine maps nearest to attention, their residuals, and the experts of mixtures."""
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -274,7 +275,7 @@ def test_experts_of_prompts_and_compressed_prompts():
     ):
         found = lp.compression.experts(head, mu)
         assert found.intercepts.shape == (count, 2)
-        assert np.allclose(found(z), lp.attend(head, mu, z), rtol=1e-9)
+        assert np.allclose(eqx.filter_jit(found)(z), lp.attend(head, mu, z), rtol=1e-9)
     assert np.allclose(lp.compression.experts(lp.MultiHead([head]), prompt).slopes, 0)
 
 

@@ -9,6 +9,11 @@ import signal
 import sys
 import time
 
+from tests.without_dask import hide_dask
+
+if __name__ in ("__main__", "__mp_main__"):  # the command and its workers
+    hide_dask()
+
 import xarray as xr
 
 from largeprompt.cli import main

@@ -6,6 +6,11 @@ import signal
 import sys
 from multiprocessing.synchronize import Event
 
+from tests.without_dask import hide_dask
+
+if __name__ in ("__main__", "__mp_main__"):  # the driver and its workers
+    hide_dask()
+
 from largeprompt.sweep import Sweep
 
 

@@ -39,7 +39,7 @@ def driving(folder: Path, stderr=subprocess.PIPE, **arguments) -> Iterator[subpr
 def forking(folder: Path, **arguments) -> Iterator[ForkServerProcess]:
     """Like `driving`, but forked from a process that has imported all a driver needs."""
     context = get_context("forkserver")
-    context.set_forkserver_preload(["tests.sweep.driver"])
+    context.set_forkserver_preload(["tests.sweep.driver", "dask.array", "distributed"])
     ready = context.Event()
     driver = context.Process(target=forked, args=(ready, str(folder)), kwargs=arguments)
     driver.start()

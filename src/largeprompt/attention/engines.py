@@ -16,7 +16,6 @@ from jaxtyping import Array, Float
 
 from .. import _checks, _devices, _native
 from ..measures import Empirical, KeyValues, TiltedMoments, tilted_moments
-from . import gpu_kernel
 
 Engine = Literal["auto", "dense", "streamed", "fused"]
 
@@ -152,6 +151,8 @@ def _has_kernel(device: str, tokens: Tokens, tilts: Float[Array, "q d"], with_co
     """Whether the device has a kernel for these tokens and tilts."""
     points, values, _ = tokens
     if device == "gpu":
+        from . import gpu_kernel  # imports Pallas, only where it is used
+
         return gpu_kernel.fits(points, values, len(tilts), with_cov=with_cov)
     read = points if values is None else values
     return device == "cpu" and not with_cov and _native.fits(points, read, tilts)
@@ -162,7 +163,7 @@ def _by_kernel(
     tokens: Tokens, tilts: Float[Array, "q d"], with_cov: bool, block_size: int
 ) -> TiltedMoments:
     kernels = {}
-    if _has_kernel("gpu", tokens, tilts, with_cov) and jax.default_backend() == "gpu":
+    if jax.default_backend() == "gpu" and _has_kernel("gpu", tokens, tilts, with_cov):
         kernels["cuda"] = partial(_on_gpu, with_cov=with_cov)
     if _has_kernel("cpu", tokens, tilts, with_cov):
         kernels["cpu"] = _on_cpu
@@ -171,6 +172,8 @@ def _by_kernel(
 
 
 def _on_gpu(tokens: Tokens, tilts: Float[Array, "q d"], *, with_cov: bool) -> TiltedMoments:
+    from . import gpu_kernel
+
     return gpu_kernel.fused_moments(*tokens, tilts, with_cov=with_cov)
 
 

@@ -459,8 +459,8 @@ class ManyHeadExact(AbstractRisk):
 
     def of(self, params: AbstractParams) -> Estimate:
         with jax.enable_x64(True):
-            value, coarse = (risk_of(risk, params) for risk in (self.fine, self.coarse))
-            value = require_number(value, _RANGE)
+            value = require_number(risk_of(self.fine, params), _RANGE)
+            coarse = risk_of(self.coarse, params)
             # heads that oppose each other are differences of terms of this size
             b = sum(abs(part.matrices()[1]).sum() for part in params.parts())
             terms = b**2 * label_size(self.fine.problem) / self.fine.length

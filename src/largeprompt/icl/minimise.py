@@ -6,8 +6,6 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from jaxtyping import Array, Float
-from scipy.optimize import minimize
-from scipy.sparse.linalg import LinearOperator, minres
 
 from .. import _checks
 from .._arrays import to_jax, to_numpy
@@ -175,6 +173,8 @@ def _shared_axes(task: "LinearRegression") -> np.ndarray | None:
 
 def _descend(valley: _Valley, A: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Quasi-Newton descent, then Newton's method."""
+    from scipy.optimize import minimize  # a fifth of a second of import, only where it is used
+
     start = valley.coordinates(A, b)
     # the best ln b on a grid first: the start is far off in that coordinate only
     starts = start + _SHIFTS[:, None] * np.append(np.zeros(len(start) - 1), 1.0)
@@ -220,6 +220,7 @@ def dense_step(valley: Objective, y: np.ndarray, gradient: np.ndarray) -> np.nda
 
 def _streamed_step(valley: Objective, y: np.ndarray, gradient: np.ndarray) -> np.ndarray:
     """From products of the Hessian with vectors, which need no more memory than a gradient."""
+    from scipy.sparse.linalg import LinearOperator, minres
 
     def product(v: np.ndarray) -> np.ndarray:
         size = np.linalg.norm(v)

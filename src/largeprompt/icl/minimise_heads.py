@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from jaxtyping import Array, Float
-from scipy.optimize import minimize
 
 from .._arrays import to_jax
 from .many_head_risk import ManyHeadRisk, SummedRisk
@@ -137,5 +136,7 @@ def _best(
 
 
 def _descended(valley: _Valley, start: np.ndarray, steps: int) -> np.ndarray:
+    from scipy.optimize import minimize  # a fifth of a second of import, only where it is used
+
     options = {"maxiter": steps, "gtol": 1e-10}
     return minimize(valley, start, jac=True, method="BFGS", options=options).x

@@ -15,7 +15,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import xarray as xr
-from scipy.cluster.vq import kmeans2
 from scipy.special import gammaincinv
 
 from .. import _checks
@@ -365,6 +364,8 @@ def _relative(square: float, scale: float) -> float:
 @in_float64
 def _mixture(head: Head, keys: np.ndarray, values: np.ndarray, components: int) -> Experts:
     """Gaussians of the clusters of keys (k-means from evenly spaced tokens), as affine experts."""
+    from scipy.cluster.vq import kmeans2  # imported only where it is used
+
     count = min(components, len(keys))
     start = keys[np.linspace(0, len(keys) - 1, count).astype(int)]
     with warnings.catch_warnings():

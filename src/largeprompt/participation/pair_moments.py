@@ -14,6 +14,7 @@ Both integrals, over (ln t, ln w) and over the scores, are trapezoidal sums on u
 phi_kl on all pairs of nodes is a product of matrices: t by s, the normal density of (s, r), r by w.
 """
 
+import dataclasses
 import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -343,6 +344,8 @@ def _kernel(
     """The fields of `PairMoments` for vectors of arguments."""
     xp = library(variance_a, L, variance_b, covariance)
     finite, L = finite_length(L)
+    if xp is np and not np.any(finite):  # an infinite prompt has no moments: nothing to integrate
+        return (np.zeros_like(L),) * len(dataclasses.fields(PairMoments))
     deviations = xp.sqrt(frozen(xp.stack([variance_a, variance_b])))
     lengths = frozen(xp.stack([L, L]))
     window = laplace_window(deviations, lengths, PROBES)

@@ -19,8 +19,6 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jax.experimental import pallas as pl
-from jax.experimental.pallas import triton
 from jax.extend.backend import backends
 from jaxtyping import Array, Float, UInt32
 
@@ -195,6 +193,9 @@ def fused_sums(
 
     Program (prompt, part) takes `turns` times `_LANES` counters and keeps sums for each lane.
     """
+    from jax.experimental import pallas as pl  # imported only where it is used
+    from jax.experimental.pallas import triton
+
     n, tiles = len(prompts), -(-capacity // _LANES)
     turns = min(_TURNS, max(1, n * tiles // _PROGRAMS), tiles)
     parts = -(-tiles // turns)

@@ -13,7 +13,6 @@ import numpy as np
 import xarray as xr
 from jaxtyping import Array, Key
 from numpy.polynomial.hermite_e import hermegauss
-from scipy.optimize import brentq, minimize
 from scipy.special import gammaln
 
 from ...attention import Head
@@ -81,6 +80,8 @@ def _excess(outputs: np.ndarray, z: np.ndarray, w: np.ndarray, law: tuple[float,
 
 def _best_head(law: tuple[float, float], n: int) -> float:
     """Smallest excess risk of one head with an infinite prompt, from two starts."""
+    from scipy.optimize import minimize  # a fifth of a second of import, only where it is used
+
     (z, w), s = _queries(n, sum(law)), sum(law)
 
     def excess(p: np.ndarray) -> float:
@@ -206,6 +207,8 @@ def _denoisers(config: Config, lengths: np.ndarray) -> dict:
 
 def _order(field: float, strength: float) -> float:
     """The fixed point of u -> tanh(strength u + field) reached from u = 1 for field >= 0."""
+    from scipy.optimize import brentq
+
     if math.isinf(field):
         return math.copysign(1.0, field)
     if field < 0:

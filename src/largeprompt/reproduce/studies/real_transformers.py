@@ -12,7 +12,6 @@ import jax
 import numpy as np
 import xarray as xr
 from jaxtyping import Array, Key
-from scipy.stats import rankdata, t
 
 from ..._extras import require
 from ...models import RecordedHead, Recording, TabPFN, load_pretrained, record, weights_path
@@ -179,6 +178,8 @@ _INNER = {
 
 def interval(medians: xr.DataArray) -> tuple[float, float, float]:
     """Geometric mean over prompts, and the ends of its 95% interval (Student's t on logarithms)."""
+    from scipy.stats import t  # half a second of import, only where it is used
+
     logs = np.log(medians.values)
     reach = t.ppf((1 + _LEVEL) / 2, len(logs) - 1) * logs.std(ddof=1) / np.sqrt(len(logs))
     low, middle, high = np.exp(logs.mean() + reach * np.array([-1, 0, 1]))
@@ -200,6 +201,8 @@ def _high(medians: xr.DataArray) -> float:
 
 def _rank_correlation(data: xr.Dataset, name: str) -> float:
     """Smallest over prompts, of the best map's residual and the centred deviation of scores."""
+    from scipy.stats import rankdata
+
     both = data[f"{name}_residual"].sel(map="best"), data[f"{name}_centred_deviation"]
     ranks = [rankdata(one.values.reshape(len(one), -1), axis=1) for one in both]
     return min(float(np.corrcoef(a, b)[0, 1]) for a, b in zip(*ranks, strict=True))

@@ -10,7 +10,6 @@ import jax
 import numpy as np
 import xarray as xr
 from jaxtyping import Array, Key
-from scipy.optimize import minimize
 
 from ...dynamics import published_experiment
 from ...dynamics.experiment import (
@@ -348,6 +347,8 @@ def _rank_one(task: LinearRegression, L: float) -> _Heads:
 
 def _other_minima(tasks: dict[str, LinearRegression], lengths: list) -> xr.Dataset:
     """Where descent from the other route ends, linear attention, at the first and last length."""
+    from scipy.optimize import minimize  # imported only where it is used
+
     rows = []
     for task in tasks.values():
         for L in (lengths[0], lengths[-1]):

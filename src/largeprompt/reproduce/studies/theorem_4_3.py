@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 import xarray as xr
 from jaxtyping import Array, Key
-from scipy.optimize import minimize_scalar
 
 from ..._arrays import restorer, to_numpy
 from ...attention import Head
@@ -189,6 +188,8 @@ def sharp_constant(cov: np.ndarray) -> float:
     With t = 1/b^2 the delta method gives tr(cov)/2 (1 - 2t)^{-d/2} (1/t + 1/(1 - 2t)), which is
     minimised over t < 1/2.
     """
+    from scipy.optimize import minimize_scalar  # imported only where it is used
+
     d = len(cov)
 
     def constant(t: float) -> float:
