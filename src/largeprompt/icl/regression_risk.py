@@ -121,7 +121,9 @@ def _linear(problem: _NumpyProblem, inverse_length: float, A: np.ndarray, b: np.
     return _Part(float(b**2 * value), by_Z, float(2 * b * value))
 
 
-def _softmax(problem: _NumpyProblem, table: NumpyTable, A: np.ndarray, b: np.ndarray) -> _Part:
+def _softmax(
+    problem: _NumpyProblem, table: NumpyTable, A: np.ndarray, b: np.ndarray | float
+) -> _Part:
     """E[P_2 (b^2 l + 2b xi'X xi) - H b^2 xi'Y xi]."""
     Z, label, b = A @ problem.root, problem.label, float(b)
     T = problem.cov @ Z
@@ -133,11 +135,11 @@ def _softmax(problem: _NumpyProblem, table: NumpyTable, A: np.ndarray, b: np.nda
     X, Y = _symmetric(T_axes.T @ S_B), T_axes.T @ S_T
     x, y = X.diagonal(), Y.diagonal()
     p, mass, factors = table.terms(variances)
-    first, second = (mass @ factors).real  # E[h xi_i^2]
+    first, second = np.real(mass @ factors)  # E[h xi_i^2]
     tilted = p * mass
-    slope = (tilted[0] @ factors).real
-    moved, moved_shrunk = ((tilted[:, None] * factors.T) @ factors).real
-    linear, square = first @ x, label * mass[0].real.sum() - second @ y
+    slope = np.real(tilted[0] @ factors)
+    moved, moved_shrunk = np.real((tilted[:, None] * factors.T) @ factors)
+    linear, square = first @ x, label * np.real(mass[0]).sum() - second @ y
     by_M = (2 * b**2) * moved_shrunk * Y - (4 * b) * moved * X
     by_M.flat[:: len(x) + 1] -= b * (b * label * slope + 2 * moved @ x - b * moved_shrunk @ y)
     inner = problem.cov @ (b * (S_B * first - S_T * (b * second))) + T_axes @ by_M
