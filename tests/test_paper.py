@@ -3,8 +3,8 @@
 import io
 import json
 import re
-from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -91,10 +91,19 @@ def doubled_noise(cov, task_cov=None, noise_variance=0.0):
 class HalfScores(eqx.Module):
     """A risk with scores divided by two."""
 
-    risk: Callable
+    risk: Any
 
     def __call__(self, params):
         return self.risk(eqx.tree_at(lambda p: p.A, params, params.A / 2))
+
+    def by_numpy(self, like):
+        known = self.risk.by_numpy(like)
+
+        def halved(A, b):
+            value, (by_A, by_b) = known(A / 2, b)
+            return value, [by_A / 2, by_b]
+
+        return halved
 
 
 def half_scores_at_infinity(monkeypatch):
@@ -180,7 +189,7 @@ _true_participation = softmax_regimes.participation
 # Broken code is detected with fewer tasks, lengths and scales than the study has. With them, code
 # that is not broken passes all checks (tried by hand: that would take as long again).
 _FEWER = {
-    "lengths": np.geomspace(2, 1e12, 6).tolist(),
+    "lengths": [2.0, 1e6, 1e12],
     "law_lengths": [1.0, 2.0, 3.0, 1e9, 1e12],
     "sigmas": [1.0, 3.0],
     "scales": [1.0, 2.0],
@@ -190,14 +199,17 @@ SMALLER = {
     "proposition-3.4": _FEWER,
     "depth": {"lengths": [64, 256], "depth": 2},
     "one-prompt": {"prompts": [10, 10, 20]},
-    "theorem-4.3": {"covariances": STUDIES["theorem-4.3"].quick["covariances"][:1]},
+    "theorem-4.3": {
+        "covariances": STUDIES["theorem-4.3"].quick["covariances"][:1],
+        "lengths": [1e2, 1e6],
+    },
     "theorem-5.1": {
         "covariances": STUDIES["theorem-5.1"].quick["covariances"][-1:],
         "shares": [0.9, 4.0],
         "dimension": 2,
         "epsilons": [0.3],
         "multiples": [1.0, 1000.0],
-        "lengths": [1e2, 1e9],
+        "lengths": [1e9],
     },
 }
 

@@ -53,11 +53,10 @@ def _library(array: Array) -> tuple[Any, Any]:
 
 def require(value: Any, bad: Any, *, rule: str, received: str, fix: str) -> Any:
     """Return `value`; raise if any entry of `bad` is true, at run time if it is traced."""
-    text = message(rule, received, fix)
     if isinstance(bad, Tracer):
-        return eqx.error_if(value, jnp.any(bad), text)
+        return eqx.error_if(value, jnp.any(bad), message(rule, received, fix))
     if np.any(bad):
-        raise ValueError(text)
+        raise ValueError(message(rule, received, fix))
     return value
 
 

@@ -216,13 +216,13 @@ def initial_weights(
     variant: Variant, keys: Key[Array, " seeds"]
 ) -> dict[Attention, list[FactoredParams]]:
     """Initial weights of every attention and seed; in `paper` both attentions share them."""
-    return {
-        attention: [
-            published_init(jax.random.fold_in(key, 2**31 + (number if variant != "paper" else 0)))
-            for key in keys
-        ]
-        for number, attention in enumerate(PUBLISHED.attentions)
-    }
+
+    def drawn(number: int) -> list[FactoredParams]:
+        return [published_init(jax.random.fold_in(key, 2**31 + number)) for key in keys]
+
+    if variant == "paper":
+        return dict.fromkeys(PUBLISHED.attentions, drawn(0))
+    return {attention: drawn(number) for number, attention in enumerate(PUBLISHED.attentions)}
 
 
 def _trained(

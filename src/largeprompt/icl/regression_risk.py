@@ -75,9 +75,10 @@ class RegressionRisk(eqx.Module):
 
         def evaluate(A: np.ndarray, b: np.ndarray) -> tuple[float, list[np.ndarray]]:
             with np.errstate(all="ignore"):  # solvers may try parameters that overflow
-                parts = (_limit(problem, A, b), finite(A, b))
-                value, by_Z, by_b = (sum(part) / 2 for part in zip(*parts, strict=True))
-            return float(value + problem.noise / 2), [by_Z @ problem.root.T, np.asarray(by_b)]
+                limit, more = _limit(problem, A, b), finite(A, b)
+                value = (limit.value + more.value + problem.noise) / 2
+                by_A = (limit.by_Z + more.by_Z) @ problem.root.T / 2
+            return value, [by_A, np.asarray((limit.by_b + more.by_b) / 2)]
 
         return evaluate
 
@@ -102,11 +103,12 @@ class _Part(NamedTuple):
 
 def _limit(problem: _NumpyProblem, A: np.ndarray, b: np.ndarray) -> _Part:
     """|bT - B|_S^2, the squared error of the infinite prompt."""
-    T = problem.cov @ A @ problem.root
+    T = problem.cov @ (A @ problem.root)
     error = b * T - problem.root
     weighted = problem.task_cov @ error
-    value, by_b = np.sum(error * weighted), 2 * np.sum(T * weighted)
-    return _Part(float(value), 2 * b * problem.cov @ weighted, float(by_b))
+    flat = weighted.ravel()
+    by_b = 2 * (T.ravel() @ flat)
+    return _Part(float(error.ravel() @ flat), (2 * b * problem.cov) @ weighted, float(by_b))
 
 
 def _linear(problem: _NumpyProblem, inverse_length: float, A: np.ndarray, b: np.ndarray) -> _Part:
@@ -114,16 +116,18 @@ def _linear(problem: _NumpyProblem, inverse_length: float, A: np.ndarray, b: np.
     Z = A @ problem.root
     T = problem.cov @ Z
     weighted = problem.task_cov @ T + problem.label * Z
-    value = inverse_length * np.sum(T * weighted)
-    by_Z = 2 * inverse_length * b**2 * problem.cov @ weighted
+    value = inverse_length * (T.ravel() @ weighted.ravel())
+    by_Z = (2 * inverse_length * b**2 * problem.cov) @ weighted
     return _Part(float(b**2 * value), by_Z, float(2 * b * value))
 
 
-def _softmax(problem: _NumpyProblem, table: NumpyTable, A: np.ndarray, b: np.ndarray) -> _Part:
+def _softmax(
+    problem: _NumpyProblem, table: NumpyTable, A: np.ndarray, b: np.ndarray | float
+) -> _Part:
     """E[P_2 (b^2 l + 2b xi'X xi) - H b^2 xi'Y xi]."""
-    Z, label = A @ problem.root, problem.label
+    Z, label, b = A @ problem.root, problem.label, float(b)
     T = problem.cov @ Z
-    if not np.all(np.isfinite(T)):
+    if not np.isfinite(T).all():
         return _Part(np.nan, np.full_like(T, np.nan), np.nan)
     variances, axes = np.linalg.eigh(_symmetric(Z.T @ T))
     T_axes, B_axes = T @ axes, problem.root @ axes
@@ -135,13 +139,13 @@ def _softmax(problem: _NumpyProblem, table: NumpyTable, A: np.ndarray, b: np.nda
     tilted = p * mass
     slope = np.real(tilted[0] @ factors)
     moved, moved_shrunk = np.real((tilted[:, None] * factors.T) @ factors)
-    linear, square = first @ x, label * float(np.real(mass[0]).sum()) - second @ y
-    by_M = 2 * b * (b * moved_shrunk * Y - 2 * moved * X)
+    linear, square = first @ x, label * np.real(mass[0]).sum() - second @ y
+    by_M = (2 * b**2) * moved_shrunk * Y - (4 * b) * moved * X
     by_M.flat[:: len(x) + 1] -= b * (b * label * slope + 2 * moved @ x - b * moved_shrunk @ y)
     inner = problem.cov @ (b * (S_B * first - S_T * (b * second))) + T_axes @ by_M
     return _Part(
         float(b**2 * square + 2 * b * linear),
-        2 * inner @ axes.T,
+        (2 * inner) @ axes.T,
         float(2 * b * square + 2 * linear),
     )
 

@@ -114,12 +114,13 @@ class NumpyTable(NamedTuple):
     def terms(self, variances: np.ndarray) -> Terms:
         """Terms of the averages for the eigenvalues of a form M."""
         # the same choice of a line as that of `ExponentialTable._best_line`
-        tilts = 2 * self.lines[:, None] * np.maximum(variances, 0.0)
-        served = tilts.max(-1) < _NEAREST
-        sizes = self.log_sizes[served] - 0.5 * np.log1p(-tilts[served]).sum(-1)
-        rung = np.flatnonzero(served)[sizes.argmin()] if sizes.size else -1
+        positive, twice = np.maximum(variances, 0.0), 2 * self.lines
+        served = (twice * positive.max() < _NEAREST).nonzero()[0]
+        tilts = twice[served, None] * positive
+        sizes = self.log_sizes[served] - 0.5 * np.log1p(-tilts).sum(-1)
+        rung = served[sizes.argmin()] if sizes.size else -1
         p = self.exponents[rung]
-        factors = 1 / (1 + 2 * p[:, None] * variances)
+        factors = 1 / (1 + (2 * p)[:, None] * variances)
         # the square root of each factor, not of their product, is on the branch real at p = 0
         mass = self.weights[rung] * np.sqrt(factors).prod(-1)
         if not np.dot(variances, variances) <= LARGEST**2:

@@ -117,7 +117,7 @@ def _scalar(quantity: ErrorOf, config: Config) -> xr.Dataset:
     head, queries = Head(U=[[1.0]], V=[[1.0]]), _regular(0.1, 12.0, 1)
     laws = [Gaussian(np.zeros(1), s**2 * np.eye(1)) for s in sigmas]
     curves = [concentration_curve(head, mu, _normal(1), lengths, _OBJECTS[quantity]) for mu in laws]
-    grid = lengths[np.linspace(0, len(lengths) - 1, 5).astype(int)]
+    grid = lengths[np.unique(np.linspace(0, len(lengths) - 1, 5).astype(int))]
     flat = concentration_curve(
         Head(U=[[0.0]], V=[[1.0]]), _normal(1), _normal(1), [1.0], _OBJECTS[quantity]
     )

@@ -240,7 +240,7 @@ STUDY = Study(
         "anisotropic": [1.5, 0.5],
         "noise_variance": 0.1,
         "lengths": [1000],
-        "curve_lengths": [100, 300, 1000, 3000, 10_000],
+        "curve_lengths": [100, 1000, 10_000],
         "heads": [2],
         "short": 10,
         "short_heads": [0.6, 0.857],

@@ -147,7 +147,7 @@ STUDY = Study(
         "dim": 2,
         "rho": 0.5,
         "noise_variance": 0.1,
-        "lengths": [10, 30, 100, 300, 1000, 10_000, 100_000],
+        "lengths": [10, 100, 1000, 10_000, 100_000],
         "simulated_length": 100,
         "relative_error": 0.03,
     },

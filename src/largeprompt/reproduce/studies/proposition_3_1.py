@@ -61,8 +61,8 @@ STUDY = Study(
     quick={
         "sigmas": [1.0, 1.5, 2.0, 3.0],
         "scales": [1.0, 2.0, 4.0],
-        "lengths": np.geomspace(2, 1e12, 24).tolist(),
-        "law_lengths": [1.0, 2.0, 3.0, 10.0, 1e3, 1e6, 1e9, 1e12],
+        "lengths": np.geomspace(2, 1e12, 12).tolist(),
+        "law_lengths": [1.0, 2.0, 3.0, 100.0, 1e6, 1e12],
         "c2": 0.5,
         "relative_error": 0.03,
     },

@@ -87,7 +87,11 @@ def _from_then_on(
     needed = prompt_length_for_risk(task, epsilons, start)
     lengths = needed["length"].values
     before = [float(task.minimiser(max(L - 1, 1.0)).risk) for L in lengths]
-    ends = [[float(_end(task, start, m * L)) for m in multiples] for L in lengths]
+    arrived = needed["flow_excess"].values  # at L(eps) itself
+    ends = [
+        [here if m == 1 else float(_end(task, start, m * L)) for m in multiples]
+        for L, here in zip(lengths, arrived, strict=True)
+    ]
     return xr.Dataset(
         {
             "prompt_length": ("epsilon", lengths),
@@ -261,19 +265,19 @@ STUDY = Study(
     "Theta, alpha inside and outside the stated interval, and Theta of rank one. Initialisation "
     "(9) allows a singular A; the flow leaves it at once, since A' = b Sig^2 + ... has full rank. "
     "L(eps) is the smallest length whose best head is within eps of the Bayes risk. Flows are "
-    "integrated to their end at L(eps) and at 2, 10 and 1,000 times L(eps), in two dimensions and, "
+    "integrated to their end at L(eps) and at multiples up to 1,000 L(eps), in two dimensions and, "
     "from a singular initialisation, in five. Far beyond L(eps) the excess is compared with the "
     "delta method on the valley b Sig A = I.",
     unknown="We could not access the new Theorem 5.1 of the second version.",
     quick={
         "covariances": [[[1.0, 0.0], [0.0, 1.0]], [[0.5, 0.1], [0.1, 2.0]], _D2],
-        "shares": [0.1, 0.9, 4.0],
+        "shares": [0.1, 4.0],
         "singular_shares": [0.5],
         "dimension": 5,
-        "epsilons": [0.3, 0.1, 0.03],
+        "epsilons": [0.3, 0.03],
         "wide_epsilons": [0.3],
-        "multiples": [1.0, 2.0, 10.0, 1000.0],
-        "lengths": [1e2, 1e4, 1e9],
+        "multiples": [1.0, 10.0, 1000.0],
+        "lengths": [1e2, 1e9],
     },
     full={
         "covariances": [
