@@ -271,13 +271,13 @@ STUDY = Study(
     unknown="We could not access the new Theorem 5.1 of the second version.",
     quick={
         "covariances": [[[1.0, 0.0], [0.0, 1.0]], [[0.5, 0.1], [0.1, 2.0]], _D2],
-        "shares": [0.1, 4.0],
+        "shares": [0.1, 0.9, 4.0],
         "singular_shares": [0.5],
         "dimension": 5,
-        "epsilons": [0.3, 0.03],
+        "epsilons": [0.3, 0.1, 0.03],
         "wide_epsilons": [0.3],
-        "multiples": [1.0, 10.0, 1000.0],
-        "lengths": [1e2, 1e9],
+        "multiples": [1.0, 2.0, 10.0, 1000.0],
+        "lengths": [1e2, 1e4, 1e9],
     },
     full={
         "covariances": [
