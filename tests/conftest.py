@@ -20,35 +20,19 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")  # and PyTorch
 
 import jax
 import pytest
-from jaxtyping import install_import_hook
 from xdist.scheduler import LoadScopeScheduling
 
+from . import type_checks
 from .slow import is_slow
 
 PACKAGE = Path(__file__).parents[1] / "src" / "largeprompt"
-# Solvers call the functions of these modules a hundred thousand times: checking the types of all
-# arguments and results would take most of the time. Functions that users call are all checked.
-UNCHECKED = {
-    "_arrays",
-    "dynamics._solver",
-    "icl.coordinates",
-    "icl.flat_gradients",
-    "icl.many_head_risk",
-    "icl.minimise",
-    "icl.regression_risk",
-    "participation._laplace",
-    "participation.exponential",
-    "participation.pair_table",
-}
 
 
 def _check_types() -> None:
-    """Check the types and shapes of arguments and results of the package's functions."""
+    """Check types and shapes of the package's functions, those of nested ones too."""
     files = [path.relative_to(PACKAGE).with_suffix("") for path in PACKAGE.rglob("*.py")]
     names = {".".join(file.parts) for file in files if file.name != "__init__"}
-    assert names > UNCHECKED
-    checked = [f"largeprompt.{name}" for name in sorted(names - UNCHECKED)]
-    install_import_hook(checked, "beartype.beartype")
+    type_checks.install(f"largeprompt.{name}" for name in sorted(names))
 
 
 _check_types()  # before the package is imported
@@ -80,6 +64,8 @@ compile_quickly()
 
 PROGRAMS = Path(__file__).parents[1] / ".pytest_cache" / "programs"
 for option, value in {
+    # Python's call stacks are not looked up for each operation of a program: a tenth of the time
+    "jax_traceback_in_locations_limit": 0,
     "jax_compilation_cache_dir": str(PROGRAMS),
     "jax_persistent_cache_min_compile_time_secs": 0.05,  # writing others takes as long
     "jax_persistent_cache_min_entry_size_bytes": -1,

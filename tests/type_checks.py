@@ -1,0 +1,118 @@
+"""Check types and shapes of arguments and results, once for each kind of call.
+
+jaxtyping prepares a check whenever a function is defined, nested ones at each call of the outer
+one, and checks every call: a seventh of the suite's time. What it finds depends on types, dtypes
+and shapes only, and on short texts (`Literal`), so calls of a kind that has passed are not checked
+again.
+"""
+
+import dataclasses
+import inspect
+import threading
+from collections.abc import Callable, Iterable
+from functools import partial, update_wrapper, wraps
+from types import CodeType, FunctionType
+from typing import Any
+
+import jax
+import jaxtyping
+import numpy as np
+from beartype import beartype
+
+_with_every_check = partial(jaxtyping.jaxtyped, typechecker=beartype)
+_ARRAYS = (np.ndarray, np.generic, jax.Array, jax.ShapeDtypeStruct)
+_IS_ARRAY: dict[type, bool] = {}
+_LONGEST = 40  # characters of a text that may be a `Literal`
+
+
+def install(modules: Iterable[str]) -> None:
+    """Check all functions and dataclasses of modules that are imported from now on."""
+    jaxtyping.install_import_hook(list(modules), "beartype.beartype")
+    # the decorator that the hook writes into their sources
+    jaxtyping.jaxtyped = lambda typechecker: checked
+
+
+def checked(item: Any) -> Any:
+    """A function, or a dataclass, whose calls are checked."""
+    if isinstance(item, classmethod | staticmethod):
+        return type(item)(checked(item.__func__))
+    if isinstance(item, property):
+        return property(*(f and checked(f) for f in (item.fget, item.fset, item.fdel)))
+    if inspect.isclass(item):
+        if dataclasses.is_dataclass(item) and not hasattr(item.__init__, "is_checked"):
+            item.__init__ = checked(item.__init__)
+        return item
+    plain = inspect.unwrap(item)
+    if not getattr(plain, "__annotations__", None):
+        return item
+    if plain.__code__ not in _CHECKS:
+        _CHECKS[plain.__code__] = _Check(item)
+    return _CHECKS[plain.__code__].of(item)
+
+
+class _Check:
+    """The check of all functions with one code: closures differ in the variables that they see."""
+
+    def __init__(self, function: Callable):
+        self.like = function
+        self.passed: set = set()
+        self.local = threading.local()
+        self.with_check: Callable | None = None
+
+    def of(self, function: Callable) -> Callable:
+        @wraps(function)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            __tracebackhide__ = True
+            given = tuple(map(kind, args)), tuple((name, kind(kwargs[name])) for name in kwargs)
+            if given in self.passed:
+                found = function(*args, **kwargs)
+                if (given, kind(found)) in self.passed:
+                    return found
+                self._checked(lambda *args, **kwargs: found, args, kwargs)
+            else:
+                found = self._checked(function, args, kwargs)
+            self.passed.update((given, (given, kind(found))))
+            return found
+
+        vars(call)["is_checked"] = True
+        return call
+
+    def _checked(self, function: Callable, args: tuple, kwargs: dict) -> Any:
+        """The result of the function, with every check."""
+        if self.with_check is None:
+            self.with_check = self._prepared()
+        waiting = vars(self.local).setdefault("waiting", [])
+        before = len(waiting)
+        waiting.append(function)
+        try:
+            return self.with_check(*args, **kwargs)
+        finally:
+            del waiting[before:]  # the function still waits if its arguments are wrong
+
+    def _prepared(self) -> Callable:
+        """jaxtyping's check of the signature; it calls the function that waits."""
+
+        def run(*args: Any, **kwargs: Any) -> Any:
+            return self.local.waiting.pop()(*args, **kwargs)
+
+        # annotations that are texts refer to names of the function's module
+        names = inspect.unwrap(self.like).__globals__
+        made = FunctionType(run.__code__, names, run.__name__, None, run.__closure__)
+        return _with_every_check(update_wrapper(made, self.like))
+
+
+_CHECKS: dict[CodeType, _Check] = {}
+
+
+def kind(value: Any) -> Any:
+    """All that a check depends on: of arrays, type, dtype and shape; of containers, their items."""
+    cls = type(value)
+    if cls is bool or value is None or (cls is str and len(value) <= _LONGEST):
+        return value
+    if cls is tuple or cls is list:
+        return cls, tuple(map(kind, value))
+    if cls is dict:
+        return cls, tuple((kind(k), kind(v)) for k, v in value.items())
+    if cls not in _IS_ARRAY:
+        _IS_ARRAY[cls] = isinstance(value, _ARRAYS) or cls.__module__.partition(".")[0] == "torch"
+    return (cls, value.dtype, value.shape) if _IS_ARRAY[cls] else cls
