@@ -77,7 +77,7 @@ def test_reproduce_stopped_by_a_signal_can_be_resumed(how, tmp_path, monkeypatch
 
 START = """
 import gc, os, signal, sys, time, weakref
-from largeprompt.cli._signals import catch_signals, exit_status
+from largeprompt.cli._signals import catch_signals, exit_status, uncovered_interruptions
 
 signal.signal(signal.SIGINT, signal.default_int_handler)
 catch_signals()
@@ -90,11 +90,16 @@ class Closing:
     def __del__(self):
         interrupt()
 
+class Named:
+    def __set_name__(self, owner, name):
+        interrupt()
+
 try:
+    with uncovered_interruptions():
 """
 
 END = """
-    time.sleep(30)
+        time.sleep(30)
 except KeyboardInterrupt as received:
     print(type(received).__name__)
     sys.exit(exit_status(received))
@@ -106,14 +111,18 @@ PLACES = {
     "a finaliser": "Closing()",
     "a callback of a weak reference": "it = set(); ref = weakref.ref(it, interrupt); del it",
     "text that is executed": "exec('interrupt(); time.sleep(30)')",
+    "the definition of a class": "type('Of', (), {'it': Named()})",
+    "code that raises something else": "exec('try: interrupt()\\nfinally: int(None)')",
 }
 
 
 @pytest.mark.parametrize("received", ["SIGINT", "SIGTERM"])
 @pytest.mark.parametrize("place", PLACES)
 def test_signals_end_the_command_wherever_they_arrive(place, received, tmp_path):
-    """CPython ignores exceptions in callbacks, and remembers those of executed text."""
-    (tmp_path / "interrupted.py").write_text(f"{START}    {PLACES[place]}{END}")
+    """CPython ignores exceptions in callbacks, remembers those of executed text, and turns those
+    of `__set_name__` into a RuntimeError.
+    """
+    (tmp_path / "interrupted.py").write_text(f"{START}        {PLACES[place]}{END}")
     ended = subprocess.run(
         [sys.executable, "-m", "interrupted", received],
         cwd=tmp_path,

@@ -9,7 +9,7 @@ from typer.core import TyperGroup
 from .._extras import MissingExtra, require
 from .._files import FIGURES, atomic_write, check_target
 from ._compiling import hint_at_first_run
-from ._signals import exit_status
+from ._signals import exit_status, uncovered_interruptions
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -24,7 +24,8 @@ class ErrorLineGroup(TyperGroup):
     def invoke(self, ctx: Any) -> Any:
         """Run the command; `ValueError`, `OSError` and missing packages are user errors."""
         try:
-            return super().invoke(ctx)
+            with uncovered_interruptions():
+                return super().invoke(ctx)
         except KeyboardInterrupt as interruption:
             raise typer.Exit(exit_status(interruption)) from None
         except (ValueError, OSError, MissingExtra) as error:

@@ -4,6 +4,8 @@ import os
 import signal
 import sys
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import FrameType
 from typing import Any, NoReturn
 
@@ -52,6 +54,23 @@ def _send_again(ignored: Any) -> None:
                 threading.Timer(_LATER, os.kill, (os.getpid(), number)).start()
             return
     sys.__unraisablehook__(ignored)
+
+
+@contextmanager
+def uncovered_interruptions() -> Iterator[None]:
+    """Raise an interruption itself where code turned it into another exception.
+
+    CPython does so in `__set_name__`, for example while an import defines an enumeration.
+    """
+    try:
+        yield
+    except Exception as error:
+        before: BaseException | None = error
+        while before is not None and not isinstance(before, KeyboardInterrupt):
+            before = before.__cause__ or before.__context__
+        if before is None:
+            raise
+        raise before from None
 
 
 def exit_status(interruption: KeyboardInterrupt) -> int:

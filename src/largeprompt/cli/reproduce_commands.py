@@ -13,6 +13,7 @@ from .._progress import progress_bar
 from ._answer import Answer, AsCsv, AsJson, check_form
 from ._compiling import compile_quickly, one_thread_for_matrices
 from ._output import use_float64
+from ._signals import uncovered_interruptions
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -73,8 +74,9 @@ def reproduce(
     for note in notes:
         typer.echo(note, err=True)
     try:
-        failed = sweep is not None and _compute(sweep, out, workers, cluster)
-        good = _finish(out, as_json, as_csv)
+        with uncovered_interruptions():
+            failed = sweep is not None and _compute(sweep, out, workers, cluster)
+            good = _finish(out, as_json, as_csv)
     except KeyboardInterrupt:
         stored = folder.stored_names(out)
         done = sum(name in stored for name in names)

@@ -13,6 +13,7 @@ from .._progress import progress_bar
 from ._answer import Answer, AsCsv, AsJson, check_form
 from ._options import Covariance, Dim, Figure, Out, covariance_matrix
 from ._output import check_targets, use_float64, write_figure, write_netcdf
+from ._signals import uncovered_interruptions
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -235,9 +236,10 @@ def train(
         "whole-tokens": MonteCarlo(whole_tokens=True),
     }
     try:
-        data = published_experiment(
-            folder=folder, **options | {"method": estimators[options["method"]]}
-        )
+        with uncovered_interruptions():
+            data = published_experiment(
+                folder=folder, **options | {"method": estimators[options["method"]]}
+            )
     except KeyboardInterrupt:
         if folder is not None:
             typer.echo(f"stopped; continue with: largeprompt train --resume {folder}", err=True)
