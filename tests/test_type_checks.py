@@ -9,7 +9,7 @@ from jaxtyping import Float, TypeCheckError
 from largeprompt._message import message
 from largeprompt.sweep.result import CellFailure
 
-from .type_checks import checked
+from .type_checks import checked, kind
 
 
 @checked
@@ -68,6 +68,23 @@ def test_checked_dataclass_and_methods():
         Pair("1")  # pyright: ignore[reportArgumentType]
     with pytest.raises(TypeCheckError, match="parameters of"):
         Pair.half("1")  # pyright: ignore[reportArgumentType]
+
+
+def test_checked_containers_that_are_deep_or_long():
+    """Tuples that share their items have 2^60 leaves; these checks are repeated at each call."""
+
+    @checked
+    def first(x: tuple | list[int]) -> int | None:
+        return x[0] if isinstance(x, list) else None
+
+    deep = ()
+    for _ in range(60):
+        deep = (deep, deep)
+    assert first(deep) is None
+    assert kind(deep) != kind(deep)
+    assert first([1] * 100) == 1
+    with pytest.raises(TypeCheckError, match="parameters of"):
+        first(["1"] * 100)  # pyright: ignore[reportArgumentType]
 
 
 def test_functions_of_the_package_are_checked():

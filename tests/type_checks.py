@@ -22,7 +22,8 @@ from beartype import beartype
 _with_every_check = partial(jaxtyping.jaxtyped, typechecker=beartype)
 _ARRAYS = (np.ndarray, np.generic, jax.Array, jax.ShapeDtypeStruct)
 _IS_ARRAY: dict[type, bool] = {}
-_LONGEST = 40  # characters of a text that may be a `Literal`
+_LONGEST = 40  # characters of a text that may be a `Literal`, and items of a container
+_DEEPEST = 6  # containers in each other, those of the arguments included
 
 
 def install(modules: Iterable[str]) -> None:
@@ -63,15 +64,17 @@ class _Check:
         @wraps(function)
         def call(*args: Any, **kwargs: Any) -> Any:
             __tracebackhide__ = True
-            given = tuple(map(kind, args)), tuple((name, kind(kwargs[name])) for name in kwargs)
+            given = kind(args), kind(kwargs)
             if given in self.passed:
                 found = function(*args, **kwargs)
-                if (given, kind(found)) in self.passed:
+                result = kind(found)
+                if (given, result) in self.passed:
                     return found
                 self._checked(lambda *args, **kwargs: found, args, kwargs)
             else:
                 found = self._checked(function, args, kwargs)
-            self.passed.update((given, (given, kind(found))))
+                result = kind(found)
+            self.passed.update((given, (given, result)))
             return found
 
         vars(call)["is_checked"] = True
@@ -104,15 +107,20 @@ class _Check:
 _CHECKS: dict[CodeType, _Check] = {}
 
 
-def kind(value: Any) -> Any:
-    """All that a check depends on: of arrays, type, dtype and shape; of containers, their items."""
+def kind(value: Any, depth: int = _DEEPEST) -> Any:
+    """All that a check depends on: of arrays, type, dtype and shape; of containers, their items.
+
+    Nothing is equal to the kind of containers that are deep or long, so that their checks repeat.
+    """
     cls = type(value)
     if cls is bool or value is None or (cls is str and len(value) <= _LONGEST):
         return value
-    if cls is tuple or cls is list:
-        return cls, tuple(map(kind, value))
-    if cls is dict:
-        return cls, tuple((kind(k), kind(v)) for k, v in value.items())
+    if cls in (tuple, list, dict):
+        if not depth or len(value) > _LONGEST:
+            return object()
+        items = value.items() if cls is dict else value
+        return cls, tuple([kind(item, depth - 1) for item in items])
     if cls not in _IS_ARRAY:
-        _IS_ARRAY[cls] = isinstance(value, _ARRAYS) or cls.__module__.partition(".")[0] == "torch"
+        of_torch = cls.__module__.partition(".")[0] == "torch" and hasattr(cls, "dtype")
+        _IS_ARRAY[cls] = of_torch or issubclass(cls, _ARRAYS)
     return (cls, value.dtype, value.shape) if _IS_ARRAY[cls] else cls

@@ -80,7 +80,7 @@ class Scale(NamedTuple):
     def undo(self, A: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Parameters for the task whose covariances were divided; several heads too."""
         scores = math.sqrt(self.tokens) * math.sqrt(self.queries)
-        return A / scores, b * (math.sqrt(self.queries) / math.sqrt(self.tokens))
+        return A / scores, np.asarray(b * (math.sqrt(self.queries) / math.sqrt(self.tokens)))
 
 
 def at_unit_scale(task: "LinearRegression") -> tuple["LinearRegression", Scale]:
