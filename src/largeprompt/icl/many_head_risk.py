@@ -72,7 +72,7 @@ class ManyHeadRisk(eqx.Module):
         if any(part.as_block() is not part for part in like.parts()):
             return None
 
-        def evaluate(*leaves: np.ndarray) -> tuple[float, list[np.ndarray]]:
+        def evaluate(*leaves: np.ndarray | float) -> tuple[float, list[np.ndarray]]:
             A, b = np.stack(leaves[::2]), np.array([float(leaf) for leaf in leaves[1::2]])
             value, by_A, by_b = self.value_and_gradient(A, b)
             parts = zip(by_A, by_b, strict=True)
@@ -436,7 +436,7 @@ class SummedRisk(eqx.Module):
         if known is None or any(part.as_block() is not part for part in parts):
             return None
 
-        def evaluate(*leaves: np.ndarray) -> tuple[float, list[np.ndarray]]:
+        def evaluate(*leaves: np.ndarray | float) -> tuple[float, list[np.ndarray]]:
             A, b = np.stack(leaves[::2]), np.array([float(leaf) for leaf in leaves[1::2]])
             value, (by_A, _) = known(np.tensordot(b, A, 1), np.ones(()))
             pairs = zip(b, A, strict=True)
