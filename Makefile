@@ -5,20 +5,23 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
-.PHONY: test test-fast check reproduce bench docs format clean python-is-ready
+.PHONY: test test-fast check lint reproduce bench docs format clean python-is-ready
 
 # one thread for matrix products: those of the tests are small, and the workers fill the cores
 test test-fast: export OPENBLAS_NUM_THREADS ?= 1
 
-test: $(INSTALLED) check
+# the type checker is one of the tests, so that others run beside it
+test: $(INSTALLED) lint
 	$(BIN)/python -m pytest -n logical --maxprocesses 4
 
 test-fast: $(INSTALLED)
 	$(BIN)/python -m pytest -n logical --maxprocesses 4 -m "not slow"
 
-check: $(INSTALLED)
+lint: $(INSTALLED)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+
+check: lint
 	$(BIN)/pyright --pythonpath $(BIN)/python
 
 reproduce: $(INSTALLED)

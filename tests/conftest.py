@@ -79,9 +79,15 @@ def few_programs():
     """Drop compiled programs before they exhaust the memory maps of a process (65,530 on Linux)."""
     yield
     maps = Path("/proc/self/maps")
-    if maps.exists() and maps.read_text().count("\n") > 25_000:
+    if maps.exists() and maps.read_text().count("\n") > 45_000:
         jax.clear_caches()
         gc.collect()
+
+
+def pytest_sessionfinish() -> None:
+    """Leave nothing to the ten garbage collections of pytest's end, half a second each."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture
@@ -111,6 +117,7 @@ _GROUPS = {
     "models": ("tests/models", "tests/compression"),
     # the site shows what the tests of examples made
     "documents": ("tests/test_package", "tests/test_docs", "tests/test_site"),
+    "types": ("tests/test_types",),
     "sweeps": ("tests/sweep",),
     "devices": ("tests/test_devices",),
     "others": ("tests",),

@@ -21,7 +21,6 @@ from beartype import beartype
 
 _with_every_check = partial(jaxtyping.jaxtyped, typechecker=beartype)
 _ARRAYS = (np.ndarray, np.generic, jax.Array, jax.ShapeDtypeStruct)
-_IS_ARRAY: dict[type, bool] = {}
 _LONGEST = 40  # characters of a text that may be a `Literal`, and items of a container
 _DEEPEST = 6  # containers in each other, those of the arguments included
 
@@ -56,7 +55,7 @@ class _Check:
 
     def __init__(self, function: Callable):
         self.like = function
-        self.passed: set = set()
+        self.passed: dict[Any, set] = {}  # kinds of arguments, and of their results
         self.local = threading.local()
         self.with_check: Callable | None = None
 
@@ -64,17 +63,17 @@ class _Check:
         @wraps(function)
         def call(*args: Any, **kwargs: Any) -> Any:
             __tracebackhide__ = True
-            given = kind(args), kind(kwargs)
-            if given in self.passed:
-                found = function(*args, **kwargs)
-                result = kind(found)
-                if (given, result) in self.passed:
-                    return found
-                self._checked(lambda *args, **kwargs: found, args, kwargs)
-            else:
+            given = kind(args), kind(kwargs) if kwargs else None
+            results = self.passed.get(given)
+            if results is None:
                 found = self._checked(function, args, kwargs)
-                result = kind(found)
-            self.passed.update((given, (given, result)))
+                self.passed[given] = {kind(found)}
+                return found
+            found = function(*args, **kwargs)
+            result = kind(found)
+            if result not in results:
+                self._checked(lambda *args, **kwargs: found, args, kwargs)
+                results.add(result)
             return found
 
         vars(call)["is_checked"] = True
@@ -113,14 +112,26 @@ def kind(value: Any, depth: int = _DEEPEST) -> Any:
     Nothing is equal to the kind of containers that are deep or long, so that their checks repeat.
     """
     cls = type(value)
-    if cls is bool or value is None or (cls is str and len(value) <= _LONGEST):
-        return value
-    if cls in (tuple, list, dict):
-        if not depth or len(value) > _LONGEST:
-            return object()
-        items = value.items() if cls is dict else value
-        return cls, tuple([kind(item, depth - 1) for item in items])
-    if cls not in _IS_ARRAY:
-        of_torch = cls.__module__.partition(".")[0] == "torch" and hasattr(cls, "dtype")
-        _IS_ARRAY[cls] = of_torch or issubclass(cls, _ARRAYS)
-    return (cls, value.dtype, value.shape) if _IS_ARRAY[cls] else cls
+    sort = _SORTS.get(cls) or _sort(cls)
+    if sort == "array":
+        return cls, value.dtype, value.shape
+    if sort == "other":
+        return cls
+    if sort == "constant":
+        return value if cls is not str or len(value) <= _LONGEST else cls
+    if not depth or len(value) > _LONGEST:
+        return object()
+    items = value.items() if cls is dict else value
+    return cls, tuple([kind(item, depth - 1) for item in items])
+
+
+_SORTS: dict[type, str] = {
+    **dict.fromkeys((bool, type(None), str), "constant"),
+    **dict.fromkeys((tuple, list, dict), "container"),
+}
+
+
+def _sort(cls: type) -> str:
+    of_torch = cls.__module__.partition(".")[0] == "torch" and hasattr(cls, "dtype")
+    _SORTS[cls] = "array" if of_torch or issubclass(cls, _ARRAYS) else "other"
+    return _SORTS[cls]
