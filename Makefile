@@ -9,6 +9,9 @@ INSTALLED := $(VENV)/.installed
 
 # one thread for matrix products: those of the tests are small, and the workers fill the cores
 test test-fast: export OPENBLAS_NUM_THREADS ?= 1
+# glibc keeps memory that was freed: a third of the time in the kernel was spent on getting it back
+test test-fast: export MALLOC_TRIM_THRESHOLD_ ?= 1000000000
+test test-fast: export MALLOC_MMAP_THRESHOLD_ ?= 1000000000
 
 # the type checker is one of the tests, so that others run beside it
 test: $(INSTALLED) lint

@@ -19,6 +19,7 @@ import statistics
 import sys
 import time
 from collections.abc import Callable
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, get_args
@@ -172,12 +173,13 @@ def gpu_model(
     and without cuDNN; the ratio is to the faster.
     """
     import torch  # pyright: ignore[reportMissingImports]  # an optional extra
-    import transformers  # pyright: ignore[reportMissingImports]  # an optional extra
 
     import largeprompt as lp
     from largeprompt.models.compressed_cache import compressed_cache
     from largeprompt.models.compressed_rows import Rows
 
+    # not by `import`: its types take the type checker 9 s
+    transformers: Any = import_module("transformers")
     config = transformers.LlamaConfig(
         vocab_size=32000,
         hidden_size=width,

@@ -23,6 +23,7 @@ import pytest
 from xdist.scheduler import LoadScopeScheduling
 
 from . import type_checks
+from .mlir_contexts import share_mlir_contexts
 from .slow import is_slow
 
 PACKAGE = Path(__file__).parents[1] / "src" / "largeprompt"
@@ -61,11 +62,13 @@ jax.config.update("jax_numpy_dtype_promotion", "strict")
 _FLAGS = ["--xla_backend_optimization_level=0", "--xla_cpu_parallel_codegen_split_count=1"]
 os.environ["XLA_FLAGS"] = " ".join([os.environ.get("XLA_FLAGS", ""), *_FLAGS]).strip()
 compile_quickly()
+share_mlir_contexts()
 
 PROGRAMS = Path(__file__).parents[1] / ".pytest_cache" / "programs"
 for option, value in {
     # Python's call stacks are not looked up for each operation of a program: a tenth of the time
     "jax_traceback_in_locations_limit": 0,
+    "jax_traceback_filtering": "off",  # tests of bad input raise thousands of exceptions
     "jax_compilation_cache_dir": str(PROGRAMS),
     "jax_persistent_cache_min_compile_time_secs": 0.05,  # writing others takes as long
     "jax_persistent_cache_min_entry_size_bytes": -1,

@@ -1,4 +1,4 @@
-"""One of two processes of a distributed computation: `python in_two_processes.py ADDRESS RANK`.
+"""One of two processes of a distributed computation: `-m tests.in_two_processes ADDRESS RANK`.
 
 Run twice by tests/test_devices.py. Each process has two virtual CPU devices; the mesh has all four.
 Prints as JSON what the process received, and what it computes alone.

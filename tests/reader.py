@@ -1,6 +1,6 @@
 """Run scripts one after the other in one process, each in its own namespace.
 
-`python tests/reader.py` reads a JSON object {name: [script, arguments]} from standard input and
+`python -m tests.reader` reads a JSON object {name: [script, arguments]} from standard input and
 writes {name: [output, error]}. Sharing a process shares compiled programs; JAX is put back into
 32-bit mode before each script.
 """
@@ -11,6 +11,8 @@ import json
 import sys
 import traceback
 import warnings
+
+from .mlir_contexts import share_mlir_contexts
 
 
 def _read(script: str, arguments: list[str]) -> tuple[str, str]:
@@ -30,6 +32,7 @@ def _read(script: str, arguments: list[str]) -> tuple[str, str]:
 
 
 if __name__ == "__main__":
+    share_mlir_contexts()
     warnings.simplefilter("error")
     wanted = json.load(sys.stdin)
     json.dump({name: _read(*job) for name, job in wanted.items()}, sys.stdout)

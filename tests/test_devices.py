@@ -20,7 +20,8 @@ HERE = Path(__file__).parent
 def _started(script: str, devices: int, *arguments: str) -> subprocess.Popen:
     flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count={devices}"
     return subprocess.Popen(
-        [sys.executable, str(HERE / script), *arguments],
+        [sys.executable, "-m", f"tests.{script}", *arguments],
+        cwd=HERE.parent,
         env=os.environ | {"XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu"},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -37,7 +38,7 @@ def _answer(process: subprocess.Popen) -> dict:
 @pytest.fixture(scope="module")
 def eight() -> dict[str, float]:
     """Largest differences between eight devices and one."""
-    return _answer(_started("on_eight_devices.py", 8))
+    return _answer(_started("on_eight_devices", 8))
 
 
 def test_attend_with_a_prompt_sharded_over_devices(eight):
@@ -67,7 +68,7 @@ def test_attend_and_sample_outputs_in_two_processes():
     with socket.socket() as free:
         free.bind(("localhost", 0))
         address = f"localhost:{free.getsockname()[1]}"
-    both = [_started("in_two_processes.py", 2, address, str(rank)) for rank in range(2)]
+    both = [_started("in_two_processes", 2, address, str(rank)) for rank in range(2)]
     for answer in map(_answer, both):
         for name in ("attend", "outputs"):
             together, alone = map(np.asarray, answer[name])

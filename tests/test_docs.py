@@ -2,6 +2,7 @@
 
 import ast
 import json
+import os
 import re
 import subprocess
 import sys
@@ -128,9 +129,9 @@ def read(tmp_path_factory) -> dict[str, tuple[str, str]]:
     jobs = {path.name: (_blocks(path)[0], []) for path in WITH_CODE}
     for path in EXAMPLES:
         jobs[path.name] = (path.read_text(), [str(gallery.kept(path.stem)[0])])
-    command = [sys.executable, str(ROOT / "tests" / "reader.py")]
     done = subprocess.run(
-        command,
+        [sys.executable, "-m", "tests.reader"],
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
         cwd=tmp_path_factory.mktemp("reader"),
         input=json.dumps(jobs),
         capture_output=True,
