@@ -34,8 +34,9 @@ import numpy as np
 
 import largeprompt as lp
 from largeprompt.compression.compress import Choose, Method
-from largeprompt.compression.compressed import outputs
+from largeprompt.compression.compressed import draft_of
 from largeprompt.compression.compression_problem import split_queries
+from largeprompt.compression.draft import outputs
 from largeprompt.compression.streamed_softmax import StreamedSoftmax
 from largeprompt.models import RecordedLayer, Recording
 
@@ -106,7 +107,7 @@ class Case(NamedTuple):
         )
         terms = np.exp(z @ keys.T - np.max(z @ keys.T, axis=1, keepdims=True))
         exact = terms @ values / terms.sum(axis=1, keepdims=True)
-        error, deviation = outputs(found, z) - exact, exact - values.mean(axis=0)
+        error, deviation = outputs(draft_of(found), z) - exact, exact - values.mean(axis=0)
         return Gap(error, deviation)
 
 

@@ -25,6 +25,7 @@ from ._message import message as message
 from ._typing import ArrayInput
 
 Result = TypeVar("Result")
+AnyArray = TypeVar("AnyArray", Array, np.ndarray)
 
 # abstract class or protocol of an argument: what it must be, and how to make one
 _KINDS = {
@@ -150,16 +151,26 @@ def finite(name: str, value: ArrayInput) -> Float[Array, "..."]:
     """`value` as a floating-point array without NaN or infinity."""
     array = float_array(name, value)
     library, seen = _library(array)
+    return _require_finite(name, array, ~library.all(library.isfinite(seen)))
+
+
+def _require_finite(name: str, value: Any, bad: Any) -> Any:
     return require(
-        array,
-        ~library.all(library.isfinite(seen)),
+        value,
+        bad,
         rule=f"{name} must be finite",
         received="NaN or infinity",
         fix=f"remove or mask the non-finite entries of {name}",
     )
 
 
-def shaped(name: str, array: Array, shape: tuple[int | str, ...]) -> Array:
+def known_finite(name: str, value: ArrayInput) -> np.ndarray:
+    """Known numbers in float64, without NaN or infinity; they stay in NumPy."""
+    array = known(name, value)
+    return _require_finite(name, array, ~np.isfinite(array))
+
+
+def shaped(name: str, array: AnyArray, shape: tuple[int | str, ...]) -> AnyArray:
     """Check `array.shape` against a pattern of sizes; a string matches any size >= 1."""
     fits = array.ndim == len(shape) and all(
         size >= 1 if isinstance(want, str) else size == want

@@ -10,20 +10,21 @@ from jaxtyping import Array, Float
 from .. import _checks
 from .._typing import ArrayInput, KeyInput
 from ..measures import AbstractMeasure, Empirical, KeyValues
+from .draft import Draft, DraftTail, outputs_and_weights, seen_tail
 from .gaussian_tail import Tail, tail_of_tokens
 
 
 class CompressionError(NamedTuple):
     """Squared error of the output over queries, relative to $E|T - mean value|^2$.
 
-    `held_out` says whether the queries took no part in the compression. The numbers are arrays, so
-    that measures with other errors share compiled programs.
+    `held_out` says whether the queries took no part in the compression. The numbers are those of
+    NumPy, arrays to JAX, so that measures with other errors share compiled programs.
     """
 
-    mean: Array
-    median: Array
-    percentile_90: Array
-    percentile_99: Array
+    mean: np.floating
+    median: np.floating
+    percentile_90: np.floating
+    percentile_99: np.floating
     queries: int
     held_out: bool
 
@@ -125,8 +126,10 @@ class Compressed(AbstractMeasure):
         gap = None
         if self.n:
             z = np.asarray(tail.tilt[None] if queries is None else queries, np.float64)
-            got, p = outputs_and_weights(self, z)
-            _, of_tail = _seen_tail(tail, z)
+            draft = draft_of(self)
+            assert draft.tail is not None  # for the type checker
+            got, p = outputs_and_weights(draft, z)
+            _, of_tail = seen_tail(draft.tail, z)
             weights = (1 - p.sum(axis=1)) ** 2
             distance = np.sum((got - of_tail) ** 2, axis=1)
             gap = float(weights @ distance / max(float(weights.sum()), 1e-300))
@@ -247,33 +250,11 @@ class Compressed(AbstractMeasure):
         return None if pair is None else pair.as_prompt()
 
 
-def outputs(found: Compressed, queries: np.ndarray) -> np.ndarray:
-    """Attention of tilts of the keys to a compressed prompt, in NumPy and float64."""
-    return outputs_and_weights(found, queries)[0]
-
-
-def outputs_and_weights(found: Compressed, queries: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The outputs (q, v), and the weights (q, n) of the atoms."""
-    keys, values = (np.asarray(a, np.float64) for a in (found.keys, found.values))
-    scores = queries @ keys.T
-    if found.log_weights is not None:
-        scores = scores + np.asarray(found.log_weights, np.float64)
-    read = values[None]
-    if found.tail is not None:
-        score, read = _seen_tail(found.tail, queries)
-        scores = np.column_stack([scores, score])
-    terms = np.exp(scores - scores.max(axis=1, keepdims=True))
-    terms /= terms.sum(axis=1, keepdims=True)
-    if found.tail is None:
-        return terms @ values, terms
-    return terms[:, :-1] @ values + terms[:, -1:] * read, terms[:, :-1]
-
-
-def _seen_tail(tail: Tail, queries: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Log mass (q,) and output (q, v) of the tail at tilts of the keys."""
-    k = tail.tilt.shape[-1]
-    steps = queries - np.asarray(tail.tilt, np.float64)
-    mean, factor = (np.asarray(a, np.float64) for a in (tail.mean, tail.factor))
-    along = steps @ factor[:k]
-    score = float(tail.log_mass) + steps @ mean[:k] + np.sum(along**2, axis=1) / 2
-    return score, mean[k:] + along @ factor[k:].T
+def draft_of(found: Compressed) -> Draft:
+    """The numbers of a compressed prompt in NumPy."""
+    logs, tail = found.log_weights, found.tail
+    numbers = None
+    if tail is not None:
+        numbers = DraftTail(*map(np.asarray, (tail.tilt, tail.log_mass, tail.mean, tail.factor)))
+    keys, values = np.asarray(found.keys), np.asarray(found.values)
+    return Draft(keys, values, None if logs is None else np.asarray(logs), numbers)

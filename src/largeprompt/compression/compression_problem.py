@@ -2,7 +2,6 @@
 
 from typing import NamedTuple
 
-import jax
 import numpy as np
 
 from .. import _checks
@@ -11,8 +10,8 @@ from ..attention import AbstractHead
 from ..attention.head import one_head
 from ..measures import AbstractMeasure, KeyValues
 from .blocked_softmax import BlockedSoftmax
-from .compressed import Compressed, CompressionError, outputs
-from .gaussian_tail import Tail
+from .compressed import Compressed
+from .draft import Draft, DraftTail, outputs
 from .streamed_softmax import StreamedSoftmax
 from .token_blocks import in_cpp
 
@@ -49,7 +48,7 @@ class Problem(NamedTuple):
             queries=z, attention=BlockedSoftmax.of(self.keys, self.values, masses, z)
         )
 
-    def kept(self, index: np.ndarray, tail: Tail | None = None) -> Compressed:
+    def kept(self, index: np.ndarray, tail: DraftTail | None = None) -> Draft:
         """These tokens as they are."""
         logs = None if self.log_weights is None else self.log_masses[index]
         if tail is None and logs is not None and np.all(logs == -np.inf):
@@ -60,26 +59,27 @@ class Problem(NamedTuple):
                     "raise atoms above the number of tokens to keep, or give rank=0",
                 )
             )
-        return self.measure(self.keys[index], self.values[index], logs, tail)
+        return self.draft(self.keys[index], self.values[index], logs, tail)
 
-    def measure(
+    def draft(
         self,
         keys: np.ndarray,
         values: np.ndarray,
         logs: np.ndarray | None,
-        tail: Tail | None = None,
-    ) -> Compressed:
-        """A measure in the precision of the prompt."""
-        given = keys, values, *(() if logs is None else (logs,))
-        k, v, *weights = jax.device_put([np.asarray(a).astype(self.dtype) for a in given])
-        return Compressed(k, v, weights[0] if weights else None, tail)
+        tail: DraftTail | None = None,
+    ) -> Draft:
+        """A compressed prompt in the precision of this one."""
+        keys, values = keys.astype(self.dtype), values.astype(self.dtype)
+        return Draft(keys, values, None if logs is None else logs.astype(self.dtype), tail)
 
-    def tail(self, tilt: np.ndarray, log_mass: float, mean: np.ndarray, factor: np.ndarray) -> Tail:
+    def tail(
+        self, tilt: np.ndarray, log_mass: float, mean: np.ndarray, factor: np.ndarray
+    ) -> DraftTail:
         arrays = (tilt, np.asarray(log_mass), mean, factor)
-        return Tail(*jax.device_put([array.astype(self.dtype) for array in arrays]))
+        return DraftTail(*(array.astype(self.dtype) for array in arrays))
 
-    def error(self, found: Compressed, rows: np.ndarray, held_out: bool) -> CompressionError:
-        """Relative squared error of a measure at these queries."""
+    def errors(self, found: Draft, rows: np.ndarray) -> np.ndarray:
+        """Relative squared errors of a draft at these queries."""
         part = self.restricted(rows)
         exact = part.attention.outputs
         got = outputs(found, part.queries.astype(np.float64))
@@ -87,13 +87,8 @@ class Problem(NamedTuple):
         deviation = np.mean(np.sum((exact - self.mean_value) ** 2, axis=1))
         floor = 1e-26 * float(np.mean(self.attention.squares, dtype=np.float64))
         if deviation <= floor:  # all tokens equal: nothing to be relative to
-            relative = np.where(squares <= 1e14 * floor, 0.0, np.inf)
-        else:
-            relative = squares / deviation
-        percentiles = np.percentile(relative, [50, 90, 99])
-        numbers = np.asarray([np.mean(relative), *percentiles], np.float32)
-        mean, median, high, highest = jax.device_put(list(numbers))
-        return CompressionError(mean, median, high, highest, len(rows), held_out)
+            return np.where(squares <= 1e14 * floor, 0.0, np.inf)
+        return squares / deviation
 
 
 def problem_of(
@@ -124,14 +119,13 @@ def problem_of(
             )
         )
     dim = k if head is None else head.query_dim
-    z = np.asarray(_checks.shaped("queries", _checks.finite("queries", queries), ("q", dim)))
-    z = z.astype(np.float64)
+    z = _checks.shaped("queries", _checks.known_finite("queries", queries), ("q", dim))
     if head is not None:
         z = z @ np.asarray(head.U, np.float64)[:k].T
     logs = _log_masses(prompt, pair)
     masses = np.zeros(pair.n) if logs is None else logs
-    kept = _checks.indices("keep", keep, pair.n)
-    single = pair.n > LONG and pair.dtype != np.float64
+    kept, dtype = _checks.indices("keep", keep, pair.n), pair.keys.dtype
+    single = pair.n > LONG and dtype != np.float64
     work = np.float32 if single else np.float64
     keys, values, masses, z = (
         np.asarray(a).astype(work, copy=False) for a in (pair.keys, pair.values, masses, z)
@@ -146,7 +140,7 @@ def problem_of(
     else:
         weights = np.exp(masses - masses.max())
         mean_value = weights @ values / weights.sum()
-    return Problem(keys, values, masses, z, attention, kept, pair.dtype, logs, mean_value)
+    return Problem(keys, values, masses, z, attention, kept, dtype, logs, mean_value)
 
 
 def split_queries(queries: int) -> tuple[np.ndarray, np.ndarray]:

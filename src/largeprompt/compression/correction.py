@@ -20,26 +20,27 @@ def value_changes(p: np.ndarray, errors: np.ndarray) -> np.ndarray | None:
     unit = max(float(np.trace(gram)) / q, 1e-300)
     eigenvalues, axes = np.linalg.eigh(gram)
     eigenvalues = np.maximum(eigenvalues, 0.0)
-    best, least = None, float(np.sum(errors**2))
-    for penalty in _PENALTIES:
-        hat = (axes * (eigenvalues / (eigenvalues + penalty * unit))) @ axes.T
-        left_out = block_residuals(hat, errors)
-        if (found := float(np.sum(left_out**2))) < least:
-            best, least = penalty, found
-    if best is None:
+    shares = eigenvalues / (eigenvalues + np.multiply.outer(_PENALTIES, unit)[:, None])
+    left_out = block_residuals((axes * shares[:, None]) @ axes.T, errors)
+    found = np.sum(left_out**2, axis=(1, 2))
+    best = int(np.argmin(found))
+    if not found[best] < np.sum(errors**2):
         return None
-    shrunk = axes / (eigenvalues + best * unit)
+    shrunk = axes / (eigenvalues + _PENALTIES[best] * unit)
     return p.T @ (shrunk @ (axes.T @ errors))
 
 
-def block_residuals(hat: np.ndarray, targets: np.ndarray) -> np.ndarray:
-    """Residuals of a linear fit whose `hat` matrix is given, each block fitted without itself."""
-    residuals = targets - hat @ targets
+def block_residuals(hats: np.ndarray, targets: np.ndarray) -> np.ndarray:
+    """Residuals (.., q, v) of linear fits whose matrices `hats` (.., q, q) are given, each block
+    fitted without itself.
+    """
+    residuals = targets - hats @ targets
     size, longer = divmod(len(targets), _BLOCKS)
     cut = longer * (size + 1)
     for first, last, width in ((0, cut, size + 1), (cut, len(targets), size)):
         if first < last:
             index = np.arange(first, last).reshape(-1, width)
-            own = np.eye(width) - hat[index[:, :, None], index[:, None, :]]
-            residuals[first:last] = np.linalg.solve(own, residuals[index]).reshape(last - first, -1)
+            own = np.eye(width) - hats[..., index[:, :, None], index[:, None, :]]
+            solved = np.linalg.solve(own, residuals[..., index, :])
+            residuals[..., first:last, :] = solved.reshape(*hats.shape[:-2], last - first, -1)
     return residuals

@@ -119,9 +119,9 @@ def query_metric(steps: np.ndarray | None, k: int) -> tuple[np.ndarray, np.ndarr
     """
     if steps is None:
         return np.eye(k), np.eye(k)
-    values, axes = np.linalg.eigh(steps.T @ steps / len(steps))
-    values = np.maximum(values, 0.0) + 0.01 * max(float(values.mean()), 1e-300)
-    return axes * np.sqrt(values), axes / np.sqrt(values)
+    moment = steps.T @ steps / len(steps)
+    root = np.linalg.cholesky(moment + 0.01 * max(float(np.trace(moment)) / k, 1e-300) * np.eye(k))
+    return root, np.linalg.inv(root).T
 
 
 def low_rank(

@@ -11,27 +11,27 @@ import numpy as np
 from .. import _checks
 from .._typing import KeyInput
 from .atoms import attention_mass, top_tokens
-from .compressed import Compressed
 from .compression_problem import Problem
+from .draft import Draft
 from .tail_fit import with_tail
 
 _SINKS = 4  # first tokens that StreamingLLM keeps
 _ROUNDS = 20  # of k-means
 
 
-def _most_attended(problem: Problem, atoms: int) -> Compressed:
+def _most_attended(problem: Problem, atoms: int) -> Draft:
     """Tokens of the largest mean attention, as SnapKV and H2O choose them."""
     return problem.kept(top_tokens(problem, attention_mass(problem), atoms))
 
 
-def _sinks_and_window(problem: Problem, atoms: int) -> Compressed:
+def _sinks_and_window(problem: Problem, atoms: int) -> Draft:
     """The first 4 tokens and the last ones, as StreamingLLM (Xiao et al. 2024)."""
     score = np.arange(problem.n, dtype=float)
     score[: min(_SINKS, atoms)] = problem.n
     return problem.kept(top_tokens(problem, score, atoms))
 
 
-def _expected_attention(problem: Problem, atoms: int) -> Compressed:
+def _expected_attention(problem: Problem, atoms: int) -> Draft:
     """Largest E[e^{<k, z>}] |v| for Gaussian queries (Expected Attention, arXiv 2510.00636)."""
     mean = problem.queries.mean(axis=0)
     steps = problem.queries - mean
@@ -42,7 +42,7 @@ def _expected_attention(problem: Problem, atoms: int) -> Compressed:
     return problem.kept(top_tokens(problem, score, atoms))
 
 
-def _centroids(problem: Problem, atoms: int) -> Compressed:
+def _centroids(problem: Problem, atoms: int) -> Draft:
     """Centroids of the keys by k-means from evenly spaced tokens, mean values, log counts.
 
     Tokens to keep are left out of the clusters.
@@ -77,14 +77,14 @@ def _centroids(problem: Problem, atoms: int) -> Compressed:
     values = np.zeros((atoms, problem.values.shape[1]))
     np.add.at(values, nearest, masses[:, None] * problem.values)
     logs = np.log(counts[used]) + problem.log_masses.max()
-    return problem.measure(
+    return problem.draft(
         np.concatenate([whole.keys[keep], centres[used]]),
         np.concatenate([whole.values[keep], values[used] / counts[used, None]]),
         np.concatenate([whole.log_masses[keep], logs]),
     )
 
 
-def _attention_matching(problem: Problem, atoms: int) -> Compressed:
+def _attention_matching(problem: Problem, atoms: int) -> Draft:
     """The most attended keys, log weights by non-negative least squares on the normalisers, values
     by least squares on the outputs (Attention Matching, arXiv 2602.16284).
     """
@@ -110,16 +110,16 @@ def _attention_matching(problem: Problem, atoms: int) -> Compressed:
     gram = terms.T @ terms
     ridge = 1e-6 * np.trace(gram) / len(gram) * np.eye(len(gram))
     values = problem.values[index] + np.linalg.solve(gram + ridge, terms.T @ wanted)
-    return problem.measure(problem.keys[index], values, logs)
+    return problem.draft(problem.keys[index], values, logs)
 
 
-def moments(problem: Problem, atoms: int, rank: int | None) -> Compressed:
+def moments(problem: Problem, atoms: int, rank: int | None) -> Draft:
     """The most attended tokens, and a Gaussian with the moments of the others (MomentKV)."""
     index = top_tokens(problem, attention_mass(problem), atoms)
     return with_tail(problem, index, rank, literal=True)
 
 
-def random_tokens(problem: Problem, atoms: int, key: KeyInput | None) -> Compressed:
+def random_tokens(problem: Problem, atoms: int, key: KeyInput | None) -> Draft:
     """Tokens drawn without replacement, by the key."""
     order = np.asarray(jax.random.permutation(_checks.key(key), problem.n))
     score = np.empty(problem.n)
@@ -127,7 +127,7 @@ def random_tokens(problem: Problem, atoms: int, key: KeyInput | None) -> Compres
     return problem.kept(top_tokens(problem, score, atoms))
 
 
-SUBSETS: dict[str, Callable[[Problem, int], Compressed]] = {
+SUBSETS: dict[str, Callable[[Problem, int], Draft]] = {
     "most attended": _most_attended,
     "sinks and window": _sinks_and_window,
     "expected attention": _expected_attention,

@@ -6,7 +6,7 @@ import numpy as np
 
 from . import token_blocks
 
-_GUESSED_FROM = 1024  # tokens that normalisers are guessed from
+_GUESSED_FROM = 512  # tokens that normalisers are guessed from
 _SLACK = np.float32(1 + 1e-4)  # of rounding
 
 

@@ -4,8 +4,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from .compressed import Compressed
 from .compression_problem import Problem
+from .draft import Draft
 from .gaussian_tail import best_axes, factor_of, low_rank, query_metric
 from .streamed_softmax import StreamedSoftmax
 from .token_blocks import sampled_covariances, tilted_moments
@@ -17,7 +17,7 @@ _LITTLE = 0.5  # weight of the tail below which its sums are not those of all to
 
 def with_tail(
     problem: Problem, index: np.ndarray, rank: int | None, literal: bool = False
-) -> Compressed:
+) -> Draft:
     """Atoms of these indices, and a Gaussian for the others (None: dropped)."""
     weightless = problem.log_weights is not None and np.all(
         np.delete(problem.log_masses, index) == -np.inf

@@ -12,6 +12,7 @@ SIZE = 1024  # tokens of a block
 _GOLDEN = (5**0.5 - 1) / 2
 _DRAWN = 2048  # tokens of a sample
 _STREAMED = 4096  # the same where no terms are stored
+_RUN = 16  # tokens whose weights are added first
 
 
 def parts(n: int, size: int = SIZE) -> list[slice]:
@@ -41,7 +42,7 @@ def merged(tops: np.ndarray, totals: np.ndarray, sums: np.ndarray) -> tuple[np.n
     top = tops.max(axis=0)
     factors = np.exp(tops - _finite(top))
     total = (factors * totals).sum(axis=0)
-    means = (factors[:, :, None] * sums).sum(axis=0) / total[:, None]
+    means = np.einsum("bq,bqv->qv", factors, sums) / total[:, None]
     return top + np.log(total), means
 
 
@@ -114,12 +115,28 @@ def sampled_covariances(
 
     One is drawn from each of equal parts of the total weight.
     """
-    total = np.cumsum(weights, dtype=np.float64)
-    drawn = np.searchsorted(total, levels(_DRAWN) * total[-1], side="right")
-    drawn = np.minimum(drawn, len(keys) - 1)
+    drawn = drawn_by_weight(weights, levels(_DRAWN))
     none = np.zeros(max(_DRAWN, keys.shape[1]), keys.dtype)
     found = tilted_moments(keys[drawn], values[drawn], none[:_DRAWN], none[: keys.shape[1]])
     return found[3:]
+
+
+def drawn_by_weight(weights: np.ndarray, levels: np.ndarray) -> np.ndarray:
+    """Indices of the tokens up to which the weights (n,) add up to these parts of their sum.
+
+    Sums of runs of tokens first, then those within a run: one sum after the other over all tokens
+    would take as long as everything else.
+    """
+    starts = np.arange(0, len(weights), _RUN)
+    sums = np.add.reduceat(weights, starts).astype(np.float64)
+    total = np.cumsum(sums)
+    wanted = levels * total[-1]
+    run = np.searchsorted(total, wanted, side="right")
+    index = starts[run][:, None] + np.arange(_RUN)
+    part = np.where(index < len(weights), weights[np.minimum(index, len(weights) - 1)], 0.0)
+    within = np.cumsum(part, axis=1, dtype=np.float64)
+    share = np.clip((wanted - (total[run] - sums[run])) / sums[run], 0.0, 1 - 1e-9)
+    return starts[run] + np.sum(within <= (share * within[:, -1])[:, None], axis=1)
 
 
 def _moment_blocks(

@@ -24,6 +24,7 @@ from .._provenance import code_version, versions
 from .._search import smallest_length
 from ..attention import Head
 from ..compression import Experts, compress, experts, linearise
+from ..compression.compressed import draft_of
 from ..compression.compression_problem import FEWEST_HELD_OUT, problem_of, split_queries
 from ..compression.linearised import cross_validated
 from ..concentration import regime
@@ -476,9 +477,10 @@ def _compressions(recorded: RecordedHead, sizes: Sequence[int]) -> dict[str, Any
         best, errors = METHODS[0], [math.nan, math.nan]
         by_method = dict.fromkeys(METHODS, math.nan)
         if len(held_out):
-            best = min(found, key=lambda one: float(problem.error(found[one], choosing, True).mean))
-            error = problem.error(found[best], measuring, True)
-            errors = [float(error.mean), float(error.percentile_90)]
+            drafts = {method: draft_of(one) for method, one in found.items()}
+            best = min(drafts, key=lambda one: problem.errors(drafts[one], choosing).mean())
+            measured = problem.errors(drafts[best], measuring)
+            errors = [float(measured.mean()), float(np.percentile(measured, 90))]
             by_method |= {
                 method: float(one.error.mean) for method, one in found.items() if one.error
             }
