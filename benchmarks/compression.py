@@ -334,48 +334,81 @@ def gaussian_tokens() -> list[dict[str, Any]]:
     return lines
 
 
-def times(dim: int = 64) -> list[dict[str, Any]]:
-    """CPU seconds, of all threads, to compress and to attend, beside one pass of full attention.
+# tokens, queries, and prompts in a row
+_TIMED = (
+    (10_000, 64, 8),
+    (100_000, 64, 1),
+    (100_000, 64, 8),
+    (100_000, 256, 8),
+    (1_000_000, 64, 1),
+)
 
-    The fastest of rounds in which everything takes turns. CPU time, not wall time, because NumPy,
-    XLA and PyTorch use different numbers of threads. Set OPENBLAS_NUM_THREADS=1: threads of BLAS
-    that wait count too. One part of `compress` is measured alone: the pass over all tokens of a
-    long prompt in single precision.
+
+def times(dim: int = 64) -> list[dict[str, Any]]:
+    """Seconds to compress and to attend, beside one pass of full attention, for each prompt.
+
+    CPU time of all threads, and wall time. Several prompts in a row are the heads of a layer: a
+    single one also pays for code that is not in the cache. The fastest of rounds in which
+    everything takes turns. Set OPENBLAS_NUM_THREADS=1: threads of BLAS that wait count too. One
+    part of `compress` is measured alone: the pass over all tokens of a long prompt in single
+    precision.
     """
     lines = []
-    for L, queries in ((10_000, 64), (100_000, 64), (100_000, 256), (1_000_000, 64)):
-        rng = np.random.default_rng(0)
-        keys, values = (rng.normal(size=(L, dim)).astype(np.float32) for _ in range(2))
-        z = (rng.normal(size=(queries, dim)) / dim**0.5).astype(np.float32)
-        prompt, reader = lp.KeyValues(keys, values), lp.Head.key_value(dim, dim)
-        small = lp.compress(prompt, z, atoms=128, rank=8)
-        plain = jax.jit(lambda k, v, z: jax.nn.softmax(z @ k.T) @ v)
-        calls: dict[str, Callable[[], Any]] = {
-            "compress": lambda prompt=prompt, z=z: lp.compress(prompt, z, atoms=128, rank=8),
-            "plain": lambda plain=plain, prompt=prompt, z=z: plain(prompt.keys, prompt.values, z),
-            "full": lambda reader=reader, prompt=prompt, z=z: lp.attend(reader, prompt, z),
-            "small": lambda reader=reader, small=small, z=z: lp.attend(reader, small, z),
-            "pass": lambda k=keys, v=values, z=z: StreamedSoftmax.of(
-                k, v, None, z, split_queries(len(z))[0]
-            ),
+    for L, queries, prompts in _TIMED:
+        heads = [_TimedHead(np.random.default_rng(h), L, queries, dim) for h in range(prompts)]
+        calls: dict[str, Callable[[_TimedHead], Any]] = {
+            "compress": lambda head: head.compressed(),
+            "plain": lambda head: _plain(head.prompt.keys, head.prompt.values, head.z),
+            "full": lambda head: lp.attend(head.reader, head.prompt, head.z),
+            "small": lambda head: lp.attend(head.reader, head.small, head.z),
+            "pass": lambda head: head.passed(),
         }
         if find_spec("torch"):
             import torch  # pyright: ignore[reportMissingImports]  # an optional extra
 
-            q, k, v = (torch.from_numpy(a)[None, None] for a in (z, keys, values))
-            sdpa = torch.nn.functional.scaled_dot_product_attention
-            calls["torch"] = lambda sdpa=sdpa, q=q, k=k, v=v: sdpa(q, k, v, scale=1.0)
-        found: dict[str, list[float]] = {name: [] for name in calls}
+            sdpa: Any = torch.nn.functional.scaled_dot_product_attention
+            for head in heads:
+                head.tensors = [torch.from_numpy(a)[None, None] for a in (head.z, *head.arrays)]
+            calls["torch"] = lambda head, sdpa=sdpa: sdpa(*head.tensors, scale=1.0)
+        cpu: dict[str, list[float]] = {name: [] for name in calls}
+        wall: dict[str, list[float]] = {name: [] for name in calls}
         for turn in range(10):
             for name, call in calls.items():
                 time.sleep(_PAUSE)
-                start = time.process_time()
-                jax.block_until_ready(call())
+                start = time.process_time(), time.perf_counter()
+                for head in heads:
+                    jax.block_until_ready(call(head))
                 if turn:  # the first compiles
-                    found[name].append(time.process_time() - start)
-        sizes = {"L": L, "queries": queries}
-        lines.append(sizes | {name: min(spent) for name, spent in found.items()})
+                    cpu[name].append((time.process_time() - start[0]) / prompts)
+                    wall[name].append((time.perf_counter() - start[1]) / prompts)
+        lines.append(
+            {"L": L, "queries": queries, "prompts": prompts}
+            | {name: min(spent) for name, spent in cpu.items()}
+            | {f"wall {name}": min(spent) for name, spent in wall.items()}
+        )
     return lines
+
+
+@jax.jit
+def _plain(keys: jax.Array, values: jax.Array, z: jax.Array) -> jax.Array:
+    return jax.nn.softmax(z @ keys.T) @ values
+
+
+class _TimedHead:
+    """Random tokens of one head, queries, and its compression to 128 atoms and rank 8."""
+
+    def __init__(self, rng: np.random.Generator, L: int, queries: int, dim: int):
+        self.arrays = [rng.normal(size=(L, dim)).astype(np.float32) for _ in range(2)]
+        self.z = (rng.normal(size=(queries, dim)) / dim**0.5).astype(np.float32)
+        self.prompt, self.reader = lp.KeyValues(*self.arrays), lp.Head.key_value(dim, dim)
+        self.small, self.tensors = self.compressed(), []
+
+    def passed(self) -> StreamedSoftmax:
+        keys, values = self.arrays
+        return StreamedSoftmax.of(keys, values, None, self.z, split_queries(len(self.z))[0])
+
+    def compressed(self) -> lp.compression.Compressed:
+        return lp.compress(self.prompt, self.z, atoms=128, rank=8)
 
 
 def store_tables() -> None:
@@ -386,17 +419,19 @@ def store_tables() -> None:
 
 
 def times_as_text(lines: list[dict[str, Any]]) -> str:
-    """Markdown: milliseconds, and ratios to one pass of plain JAX."""
-    heads = ("`compress`", "of it: pass over the tokens", "plain JAX", "torch", "`attend`")
-    names = ("compress", "pass", "plain", "torch", "full")
-    ratios = ("compress / plain JAX", "compress / torch")
-    titles = ("L", "queries", *heads, *ratios, "`attend` to the result")
-    rows = ["| " + " | ".join(titles) + " |", "|---" * len(titles) + "|"]
+    """Markdown: milliseconds for each prompt, and ratios to passes of full attention."""
+    peers = {"plain": "plain JAX", "torch": "torch", "full": "`attend`"}
+    heads = ("`compress`", "of it: pass over the tokens", *peers.values())
+    titles = ["L", "queries", "prompts", *heads, *(f"compress / {name}" for name in peers.values())]
+    rows = ["| " + " | ".join([*titles, "`attend` to the result"]) + " |"]
+    rows.append("|---" * (len(titles) + 1) + "|")
     for line in lines:
-        cells = [_milliseconds(line.get(name, np.nan)) for name in names]
-        cells += [f"{line['compress'] / line.get(name, np.nan):.2g}" for name in ("plain", "torch")]
-        cells.append(_milliseconds(line["small"]))
-        rows.append(f"| {line['L']:,} | {line['queries']} | " + " | ".join(cells) + " |")
+        cells = [f"{line['L']:,}", f"{line['queries']}", f"{line['prompts']}"]
+        cells += [_milliseconds(line.get(name, np.nan)) for name in ("compress", "pass", *peers)]
+        for name in peers:
+            ratios = (line[f"{of}compress"] / line.get(of + name, np.nan) for of in ("", "wall "))
+            cells.append(" / ".join(f"{ratio:.2f}" for ratio in ratios))
+        rows.append("| " + " | ".join([*cells, _milliseconds(line["small"])]) + " |")
     return "\n".join(rows)
 
 
