@@ -9,7 +9,7 @@ INSTALLED := $(VENV)/.installed
 
 # one thread for matrix products: those of the tests are small, and the workers fill the cores
 test test-fast: export OPENBLAS_NUM_THREADS ?= 1
-# glibc keeps memory that was freed: a third of the time in the kernel was spent on getting it back
+# glibc keeps freed memory: returning it to the system and asking for it again takes long
 test test-fast: export MALLOC_TRIM_THRESHOLD_ ?= 1000000000
 test test-fast: export MALLOC_MMAP_THRESHOLD_ ?= 1000000000
 

@@ -109,3 +109,18 @@ def test_available_is_false_without_the_kernels(monkeypatch):
     for library in (None, object()):  # not compiled, or an older build without these kernels
         monkeypatch.setattr(native, "library", lambda library=library: library)
         assert not find()
+
+
+@pytest.mark.parametrize("n", [1, 16, 17, 5000])
+def test_drawn_by_weight_inverts_the_running_sum(n):
+    """Also with tokens, and whole runs of them, that weigh nothing."""
+    rng = np.random.default_rng(n)
+    weights = rng.exponential(size=n).astype(np.float32)
+    weights[rng.uniform(size=n) < 0.3 * (n > 1)] = 0
+    weights[100:200] = weights[-40:-20] = 0
+    shares = token_blocks.levels(300)
+    total = np.cumsum(weights, dtype=np.float64)
+    wanted = np.searchsorted(total, shares * total[-1], side="right")
+    found = token_blocks.drawn_by_weight(weights, shares)
+    np.testing.assert_array_equal(found, wanted)
+    assert np.all(weights[found] > 0)

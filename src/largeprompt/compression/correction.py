@@ -20,7 +20,7 @@ def value_changes(p: np.ndarray, errors: np.ndarray) -> np.ndarray | None:
     unit = max(float(np.trace(gram)) / q, 1e-300)
     eigenvalues, axes = np.linalg.eigh(gram)
     eigenvalues = np.maximum(eigenvalues, 0.0)
-    shares = eigenvalues / (eigenvalues + np.multiply.outer(_PENALTIES, unit)[:, None])
+    shares = eigenvalues / (eigenvalues + unit * np.array(_PENALTIES)[:, None])
     left_out = block_residuals((axes * shares[:, None]) @ axes.T, errors)
     found = np.sum(left_out**2, axis=(1, 2))
     best = int(np.argmin(found))

@@ -12,7 +12,7 @@ SIZE = 1024  # tokens of a block
 _GOLDEN = (5**0.5 - 1) / 2
 _DRAWN = 2048  # tokens of a sample
 _STREAMED = 4096  # the same where no terms are stored
-_RUN = 16  # tokens whose weights are added first
+_RUN = 16  # tokens of a run of `drawn_by_weight`
 
 
 def parts(n: int, size: int = SIZE) -> list[slice]:
@@ -121,22 +121,22 @@ def sampled_covariances(
     return found[3:]
 
 
-def drawn_by_weight(weights: np.ndarray, levels: np.ndarray) -> np.ndarray:
-    """Indices of the tokens up to which the weights (n,) add up to these parts of their sum.
+def drawn_by_weight(weights: np.ndarray, shares: np.ndarray) -> np.ndarray:
+    """Indices of the tokens where the running sum of the weights (n,) exceeds these shares of it.
 
-    Sums of runs of tokens first, then those within a run: one sum after the other over all tokens
-    would take as long as everything else.
+    The running sum is computed over runs of tokens, and within the runs that are drawn from: one
+    over all tokens takes twice as long.
     """
     starts = np.arange(0, len(weights), _RUN)
     sums = np.add.reduceat(weights, starts).astype(np.float64)
     total = np.cumsum(sums)
-    wanted = levels * total[-1]
+    wanted = shares * total[-1]
     run = np.searchsorted(total, wanted, side="right")
     index = starts[run][:, None] + np.arange(_RUN)
     part = np.where(index < len(weights), weights[np.minimum(index, len(weights) - 1)], 0.0)
     within = np.cumsum(part, axis=1, dtype=np.float64)
-    share = np.clip((wanted - (total[run] - sums[run])) / sums[run], 0.0, 1 - 1e-9)
-    return starts[run] + np.sum(within <= (share * within[:, -1])[:, None], axis=1)
+    of_run = np.clip((wanted - (total[run] - sums[run])) / sums[run], 0.0, 1 - 1e-9)
+    return starts[run] + np.sum(within <= (of_run * within[:, -1])[:, None], axis=1)
 
 
 def _moment_blocks(

@@ -15,7 +15,8 @@ so that E prod_a sum_i (s_i-c)^{j_a} p_i^{k_a} = (1/Gamma(K)) sum over partition
 even j), so relative accuracy is natural, no power of L overflows, and L >= 1 may be any real.
 
 The functions take arrays of any shape, the same code for NumPy and for JAX: known numbers are
-evaluated by NumPy, which has nothing to compile, traced ones by JAX. Nodes are on the last axis.
+evaluated by NumPy, which has nothing to compile, traced ones by JAX. Only the largest matrices have
+code of their own in NumPy, which reuses their memory. Nodes are on the last axis.
 """
 
 import math
@@ -44,7 +45,7 @@ STRETCH, KNEE = 2.0, 5.0  # of the map of tau, see stretched_lattice
 # plus a bump >= 0.
 STEP_AT, STEP_WIDTH = 1.5, 0.3
 _PIECE = 4  # of (sigma, L) whose matrices NumPy holds at once: they stay in cache
-_LOWEST = -700.0
+_LOWEST = -700.0  # exponents in NumPy: below -708, where float64 underflows, exp is slow
 
 
 def frozen(value: Values) -> Values:
@@ -78,10 +79,7 @@ def _normal_tail(x: Values) -> Values:
 
 
 def _exp_in_place(x: np.ndarray) -> np.ndarray:
-    """e^x, for x that falls towards one of the corners of its last two axes.
-
-    Below e^-708, where float64 underflows, NumPy takes five times longer.
-    """
+    """e^x, at least e^-700; the lowest x must be at a corner of the last two axes."""
     steps = x.shape[-2] - 1, x.shape[-1] - 1
     if np.min(x[..., :: steps[0], :: steps[1]]) < _LOWEST:
         np.maximum(x, _LOWEST, out=x)
@@ -365,9 +363,9 @@ def laplace_rule(
     space = np.empty((_PIECE, SCORE_NODES, tau.shape[-1])) if quick else None
 
     def by_numpy(part: slice) -> tuple[Values, ...]:
-        """The same in the memory of `space`, if all scores are on one of the lattices.
+        """`one_token` without new matrices, whose allocation takes longer than filling them.
 
-        Memory for new matrices would take longer than what they are for.
+        Only where all scores are on the same lattice.
         """
         if space is None or np.any(small[part] != small[part][0]):
             return one_token(part)
