@@ -21,6 +21,7 @@ import numpy as np
 from jax.core import Tracer
 from jaxtyping import Array, Float
 
+from ._message import error as error
 from ._message import message as message
 from ._typing import ArrayInput
 
@@ -57,7 +58,7 @@ def require(value: Any, bad: Any, *, rule: str, received: str, fix: str) -> Any:
     if isinstance(bad, Tracer):
         return eqx.error_if(value, jnp.any(bad), message(rule, received, fix))
     if np.any(bad):
-        raise ValueError(message(rule, received, fix))
+        raise error(rule, received, fix)
     return value
 
 
@@ -81,9 +82,9 @@ def accepts(**kinds: type) -> Callable[[Callable[..., Result]], Callable[..., Re
                     kind(name, kwargs[name], kinds[name])
             try:
                 return function(*args, **kwargs)
-            except eqx.EquinoxRuntimeError as error:
+            except eqx.EquinoxRuntimeError as cause:
                 found = re.search(
-                    r"^(?:\S*Error: )?(.*; received .*\. To fix: .*)$", str(error), re.MULTILINE
+                    r"^(?:\S*Error: )?(.*; received .*\. To fix: .*)$", str(cause), re.MULTILINE
                 )
                 if found is None:
                     raise
@@ -99,7 +100,7 @@ def kind(name: str, value: Any, wanted: type) -> Any:
     """`value`, which must be an instance of an abstract class that `_KINDS` explains."""
     if not isinstance(value, wanted):
         what, fix = _KINDS[wanted.__name__]
-        raise ValueError(message(f"{name} must be {what}", type(value).__name__, fix))
+        raise error(f"{name} must be {what}", type(value).__name__, fix)
     return value
 
 
@@ -107,12 +108,10 @@ def float_array(name: str, value: ArrayInput) -> Float[Array, "..."]:
     """`value` as a floating-point array; integers and booleans are cast to JAX's default float."""
     try:
         array = value if isinstance(value, jax.Array) else np.asarray(value)
-    except (TypeError, ValueError) as error:
-        raise ValueError(_not_numbers(name, f"{type(value).__name__} ({error})")) from error
+    except (TypeError, ValueError) as cause:
+        raise ValueError(_not_numbers(name, f"{type(value).__name__} ({cause})")) from cause
     if jnp.issubdtype(array.dtype, jnp.complexfloating):
-        raise ValueError(
-            message(f"{name} must be real", f"dtype {array.dtype}", "pass its real part")
-        )
+        raise error(f"{name} must be real", f"dtype {array.dtype}", "pass its real part")
     if not jnp.issubdtype(array.dtype, jnp.floating):
         if array.dtype.kind not in "iub":
             raise ValueError(_not_numbers(name, f"dtype {array.dtype}"))
@@ -130,14 +129,12 @@ def known(name: str, value: ArrayInput) -> np.ndarray:
         if not whole and array.dtype.kind not in "biuf":
             raise TypeError(f"dtype {array.dtype}")
         return array.astype(np.float64)
-    except (TypeError, ValueError, OverflowError) as error:
-        raise ValueError(
-            message(
-                f"{name} must be a real number or an array of them",
-                f"{type(value).__name__} ({error})",
-                "pass a float, or a NumPy or JAX array",
-            )
-        ) from error
+    except (TypeError, ValueError, OverflowError) as cause:
+        raise error(
+            f"{name} must be a real number or an array of them",
+            f"{type(value).__name__} ({cause})",
+            "pass a float, or a NumPy or JAX array",
+        ) from cause
 
 
 def _not_numbers(name: str, received: str) -> str:
@@ -178,12 +175,10 @@ def shaped(name: str, array: AnyArray, shape: tuple[int | str, ...]) -> AnyArray
     )
     if not fits:
         wanted = "(" + ", ".join(map(str, shape)) + ("," if len(shape) == 1 else "") + ")"
-        raise ValueError(
-            message(
-                f"{name} must have shape {wanted}",
-                f"shape {array.shape}",
-                f"reshape {name}, or check which dimension the other arguments imply",
-            )
+        raise error(
+            f"{name} must have shape {wanted}",
+            f"shape {array.shape}",
+            f"reshape {name}, or check which dimension the other arguments imply",
         )
     return array
 
@@ -202,12 +197,10 @@ def count(name: str, value: Any, least: int = 1) -> int:
         number = -1
     if number < least:
         sign = "positive" if least else "non-negative"
-        raise ValueError(
-            message(
-                f"{name} must be a {sign} integer known before tracing",
-                shown(value),
-                f"pass a Python int, {name} >= {least}",
-            )
+        raise error(
+            f"{name} must be a {sign} integer known before tracing",
+            shown(value),
+            f"pass a Python int, {name} >= {least}",
         )
     return number
 
@@ -225,12 +218,10 @@ def indices(name: str, value: Any, size: int) -> np.ndarray:
     array = np.asarray(value)
     whole = array.ndim == 1 and (array.size == 0 or array.dtype.kind in "iu")
     if not whole or np.any(array < -size) or np.any(array >= size):
-        raise ValueError(
-            message(
-                f"{name} must have indices of the {size} tokens",
-                f"dtype {array.dtype} and shape {array.shape}, {array.ravel()[:5].tolist()}",
-                "count from 0, or from -1 backwards; np.flatnonzero turns a mask into indices",
-            )
+        raise error(
+            f"{name} must have indices of the {size} tokens",
+            f"dtype {array.dtype} and shape {array.shape}, {array.ravel()[:5].tolist()}",
+            "count from 0, or from -1 backwards; np.flatnonzero turns a mask into indices",
         )
     return np.unique(array.astype(int) % max(size, 1))
 
@@ -247,12 +238,12 @@ def number(
     """`value` as a Python float in the given range."""
     try:
         found = float(value)
-    except (TypeError, ValueError, OverflowError, jax.errors.JAXTypeError) as error:
-        raise ValueError(message(f"{name} must be a number", shown(value), fix)) from error
+    except (TypeError, ValueError, OverflowError, jax.errors.JAXTypeError) as cause:
+        raise error(f"{name} must be a number", shown(value), fix) from cause
     if not (found >= least and found > above and (math.isfinite(found) or not finite)):
         bounds = [f">= {least:g}"] * (least > -math.inf) + [f"> {above:g}"] * (above > -math.inf)
         rule = f"{name} must be " + " and ".join(["finite"] * finite + bounds)
-        raise ValueError(message(rule, f"{found:g}", fix))
+        raise error(rule, f"{found:g}", fix)
     return found
 
 
@@ -276,12 +267,10 @@ def covariance(name: str, value: ArrayInput) -> Float[Array, "d d"]:
     """
     matrix = finite(name, value)
     if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1] or not matrix.shape[0]:
-        raise ValueError(
-            message(
-                f"{name} must be a square (d, d) matrix",
-                f"shape {matrix.shape}",
-                "pass a full matrix, for example jnp.diag(variances) or s * jnp.eye(d)",
-            )
+        raise error(
+            f"{name} must be a square (d, d) matrix",
+            f"shape {matrix.shape}",
+            "pass a full matrix, for example jnp.diag(variances) or s * jnp.eye(d)",
         )
     library, seen = _library(matrix)
     tolerance = math.sqrt(float(jnp.finfo(matrix.dtype).eps))
@@ -335,13 +324,10 @@ def key(value: Any) -> Array:
             return value
         if value.dtype == jnp.uint32 and value.ndim == 1:
             return value
-    raise ValueError(
-        message(
-            "key must be one JAX random key",
-            f"{type(value).__name__}"
-            + (f" of shape {value.shape}" if hasattr(value, "shape") else ""),
-            "pass jax.random.key(seed); split it with jax.random.split for several draws",
-        )
+    raise error(
+        "key must be one JAX random key",
+        f"{type(value).__name__}" + (f" of shape {value.shape}" if hasattr(value, "shape") else ""),
+        "pass jax.random.key(seed); split it with jax.random.split for several draws",
     )
 
 
@@ -349,20 +335,16 @@ def measures(name: str, parts: Any, kind: type) -> tuple:
     """`parts` as a non-empty tuple of measures on one space."""
     parts = tuple(parts)
     if not parts or not all(isinstance(part, kind) for part in parts):
-        raise ValueError(
-            message(
-                f"{name} must be a non-empty sequence of measures",
-                f"{[type(part).__name__ for part in parts]}",
-                "wrap a plain array of points in Empirical",
-            )
+        raise error(
+            f"{name} must be a non-empty sequence of measures",
+            f"{[type(part).__name__ for part in parts]}",
+            "wrap a plain array of points in Empirical",
         )
     if len({part.dim for part in parts}) > 1:
-        raise ValueError(
-            message(
-                f"{name} must live in one dimension",
-                f"dimensions {[part.dim for part in parts]}",
-                "map them to one space first with .affine(A, b)",
-            )
+        raise error(
+            f"{name} must live in one dimension",
+            f"dimensions {[part.dim for part in parts]}",
+            "map them to one space first with .affine(A, b)",
         )
     return parts
 
@@ -373,8 +355,8 @@ def instances(values: Any, kind: type, rule: str, fix: str) -> tuple:
         return (values,)
     try:
         found = tuple(values)
-    except TypeError as error:
-        raise ValueError(message(rule, type(values).__name__, fix)) from error
+    except TypeError as cause:
+        raise error(rule, type(values).__name__, fix) from cause
     if not found or not all(isinstance(value, kind) for value in found):
-        raise ValueError(message(rule, f"{[type(value).__name__ for value in found]}", fix))
+        raise error(rule, f"{[type(value).__name__ for value in found]}", fix)
     return found

@@ -15,18 +15,16 @@ import numpy as np
 from jax.core import Tracer
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from ._message import message
+from ._message import error
 
 
 def checked_mesh(mesh: Any) -> Mesh:
     """Check that `mesh` is a `jax.sharding.Mesh`."""
     if not isinstance(mesh, Mesh):
-        raise ValueError(
-            message(
-                "mesh must be a jax.sharding.Mesh",
-                type(mesh).__name__,
-                'pass jax.make_mesh((jax.device_count(),), ("devices",)), or None for one device',
-            )
+        raise error(
+            "mesh must be a jax.sharding.Mesh",
+            type(mesh).__name__,
+            'pass jax.make_mesh((jax.device_count(),), ("devices",)), or None for one device',
         )
     # with axes of type Auto, whatever the types of those passed, so that any array can be sharded
     return Mesh(mesh.devices, mesh.axis_names)

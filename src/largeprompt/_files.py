@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from ._message import message
+from ._message import error
 
 FIGURES = (".pdf", ".png", ".svg")
 
@@ -17,18 +17,12 @@ FIGURES = (".pdf", ".png", ".svg")
 def check_target(path: Path, kind: str, suffixes: tuple[str, ...]) -> None:
     """Raise if `path` has another suffix, or if its folder does not exist."""
     if path.suffix.lower() not in suffixes:
-        raise ValueError(
-            message(
-                f"a {kind} file must end in one of {', '.join(suffixes)}",
-                repr(path.name),
-                "rename it",
-            )
+        raise error(
+            f"a {kind} file must end in one of {', '.join(suffixes)}", repr(path.name), "rename it"
         )
     if not path.parent.is_dir():
-        raise ValueError(
-            message(
-                f"the folder of a {kind} file must exist", repr(str(path.parent)), "create it first"
-            )
+        raise error(
+            f"the folder of a {kind} file must exist", repr(str(path.parent)), "create it first"
         )
 
 

@@ -24,12 +24,10 @@ def is_traced(*values: Any) -> bool:
 def require_x64(name: str) -> None:
     """Raise if JAX traces in 32-bit mode: float32 results must not pass for float64 ones."""
     if not jax.config.read("jax_enable_x64"):
-        raise ValueError(
-            _checks.message(
-                f"{name} under jit, vmap or grad needs JAX in 64-bit mode",
-                "traced arguments in 32-bit mode",
-                'jax.config.update("jax_enable_x64", True) at the start of the program',
-            )
+        raise _checks.error(
+            f"{name} under jit, vmap or grad needs JAX in 64-bit mode",
+            "traced arguments in 32-bit mode",
+            'jax.config.update("jax_enable_x64", True) at the start of the program',
         )
 
 
@@ -69,7 +67,7 @@ def refuse_traced(name: str, fix: str, *values: Any) -> None:
     """Raise if any of the values is traced."""
     if is_traced(*values):
         rule = f"{name} cannot run under jit, vmap or grad"
-        raise ValueError(_checks.message(rule, "traced arguments", fix))
+        raise _checks.error(rule, "traced arguments", fix)
 
 
 def by_host(

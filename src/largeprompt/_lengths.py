@@ -39,19 +39,15 @@ def length_array(L: ArrayInput, name: str = "this function") -> Float[Array, "..
 def length_vector(lengths: ArrayInput) -> np.ndarray:
     """Known lengths as a non-empty float64 vector."""
     if is_traced(lengths):
-        raise ValueError(
-            _checks.message(
-                "lengths must be known before tracing", "traced values", "pass NumPy numbers"
-            )
+        raise _checks.error(
+            "lengths must be known before tracing", "traced values", "pass NumPy numbers"
         )
     array = np.atleast_1d(np.asarray(length_array(lengths), np.float64))
     if array.ndim != 1 or not array.size:
-        raise ValueError(
-            _checks.message(
-                "lengths must be a non-empty sequence of numbers",
-                f"shape {array.shape}",
-                "pass for example np.geomspace(10, 1e6, 60)",
-            )
+        raise _checks.error(
+            "lengths must be a non-empty sequence of numbers",
+            f"shape {array.shape}",
+            "pass for example np.geomspace(10, 1e6, 60)",
         )
     return array
 
@@ -69,7 +65,7 @@ def token_count(L: Any) -> int:
     if isinstance(L, (float, np.floating)):
         fix = "round it, or use an exact method, which takes real and infinite lengths"
         rule = "L must be a whole number >= 1 where prompts are sampled"
-        raise ValueError(_checks.message(rule, f"{L:g}", fix))
+        raise _checks.error(rule, f"{L:g}", fix)
     return _checks.count("L", L)
 
 

@@ -63,12 +63,10 @@ class Head(AbstractHead):
     def __init__(self, U: ArrayInput, V: ArrayInput):
         U, V = _checks.same_dtype(_checks.finite("U", U), _checks.finite("V", V))
         if U.ndim != 2 or 0 in U.shape:
-            raise ValueError(
-                _checks.message(
-                    "U must be a matrix of shape (d, k), d for tokens and k for queries",
-                    f"shape {U.shape}",
-                    "pass U = K.T @ Q, or use Head.from_kqv(K, Q, V)",
-                )
+            raise _checks.error(
+                "U must be a matrix of shape (d, k), d for tokens and k for queries",
+                f"shape {U.shape}",
+                "pass U = K.T @ Q, or use Head.from_kqv(K, Q, V)",
             )
         self.U, self.V = U, _checks.shaped("V", V, ("m", U.shape[0]))
 
@@ -159,12 +157,10 @@ class MultiHead(AbstractHead):
     def _only(self, name: str) -> Head:
         if len(self.heads) == 1:
             return self.heads[0]
-        raise ValueError(
-            _checks.message(
-                f"what reads {name} is defined for one head",
-                f"a MultiHead of {len(self.heads)} heads",
-                "pass one of its .heads",
-            )
+        raise _checks.error(
+            f"what reads {name} is defined for one head",
+            f"a MultiHead of {len(self.heads)} heads",
+            "pass one of its .heads",
         )
 
     def reading_tokens(self) -> "MultiHead":
@@ -181,13 +177,11 @@ def flat_heads(name: str, heads: Any) -> tuple[Head, ...]:
     heads = _checks.instances(heads, AbstractHead, rule, fix)
     flat = tuple(one for head in heads for one in head.heads)
     if len({(head.V.shape, head.U.shape) for head in flat}) > 1:
-        raise ValueError(
-            _checks.message(
-                f"{name} must all have U and V of the same shape",
-                f"V of shapes {[head.V.shape for head in flat]}, "
-                f"U of shapes {[head.U.shape for head in flat]}",
-                "give every head the same d and m",
-            )
+        raise _checks.error(
+            f"{name} must all have U and V of the same shape",
+            f"V of shapes {[head.V.shape for head in flat]}, "
+            f"U of shapes {[head.U.shape for head in flat]}",
+            "give every head the same d and m",
         )
     return flat
 
@@ -197,11 +191,9 @@ def one_head(head: Any) -> Head:
     heads = head.heads if isinstance(head, AbstractHead) else ()
     if len(heads) != 1:
         several = f"a {type(head).__name__} of {len(heads)} heads"
-        raise ValueError(
-            _checks.message(
-                "head must be one Head",
-                several if heads else f"a {type(head).__name__}",
-                "pass one of its .heads" if heads else "pass lp.Head(U=U, V=V)",
-            )
+        raise _checks.error(
+            "head must be one Head",
+            several if heads else f"a {type(head).__name__}",
+            "pass one of its .heads" if heads else "pass lp.Head(U=U, V=V)",
         )
     return heads[0]

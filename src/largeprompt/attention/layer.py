@@ -37,20 +37,16 @@ class Layer(eqx.Module):
     def __init__(self, heads: Sequence[AbstractHead] | AbstractHead, residual: bool = True):
         heads = flat_heads("heads", heads)
         if any(head.query_dim != head.dim for head in heads):
-            raise ValueError(
-                _checks.message(
-                    "the queries of a layer are its tokens, so every U must be square",
-                    f"U of shape {[head.U.shape for head in heads]}",
-                    "call attend(head, measure, z) with queries of their own dimension",
-                )
+            raise _checks.error(
+                "the queries of a layer are its tokens, so every U must be square",
+                f"U of shape {[head.U.shape for head in heads]}",
+                "call attend(head, measure, z) with queries of their own dimension",
             )
         if residual and heads[0].out_dim != heads[0].dim:
-            raise ValueError(
-                _checks.message(
-                    "a residual layer needs outputs of the same dimension as the tokens",
-                    f"V of shape {heads[0].V.shape}",
-                    "make V of shape (d, d), or pass residual=False",
-                )
+            raise _checks.error(
+                "a residual layer needs outputs of the same dimension as the tokens",
+                f"V of shape {heads[0].V.shape}",
+                "make V of shape (d, d), or pass residual=False",
             )
         self.heads, self.residual = heads, residual
 
@@ -65,12 +61,10 @@ class Layer(eqx.Module):
             return measure.affine(*self._affine_map(gaussian))
         pushed = measure.push_forward(lambda points: self.apply(measure, points))
         if pushed is None:
-            raise ValueError(
-                _checks.message(
-                    "a layer pushes Gaussian measures and measures with finitely many atoms",
-                    type(measure).__name__,
-                    "push samples instead: layer(measure.sample(key, n))",
-                )
+            raise _checks.error(
+                "a layer pushes Gaussian measures and measures with finitely many atoms",
+                type(measure).__name__,
+                "push samples instead: layer(measure.sample(key, n))",
             )
         return pushed
 

@@ -158,12 +158,10 @@ def _on_mesh(
     mesh = _devices.checked_mesh(mesh)
     prompt = measure.as_prompt()
     if prompt is None:
-        raise ValueError(
-            _checks.message(
-                "`mesh` is only supported for measures given by tokens, such as Empirical",
-                f"a {type(measure).__name__}",
-                "drop `mesh=`",
-            )
+        raise _checks.error(
+            "`mesh` is only supported for measures given by tokens, such as Empirical",
+            f"a {type(measure).__name__}",
+            "drop `mesh=`",
         )
     tokens = Tokens(prompt.points, None, prompt.log_weights)
     return sharded_moments(tokens, tilts_of(head, measure, queries), mesh, **options)
@@ -294,29 +292,23 @@ def checked_queries(
 ) -> Float[Array, "*batch k"]:
     """Validate the queries: an array that fits the head, and a measure that does."""
     if not isinstance(measure, AbstractMeasure):
-        raise ValueError(
-            _checks.message(
-                "attention acts on a measure",
-                type(measure).__name__,
-                "wrap an array of tokens of shape (L, d) as Empirical(tokens)",
-            )
+        raise _checks.error(
+            "attention acts on a measure",
+            type(measure).__name__,
+            "wrap an array of tokens of shape (L, d) as Empirical(tokens)",
         )
     if measure.dim != head.dim:
-        raise ValueError(
-            _checks.message(
-                "head and measure must have the same dimension d",
-                f"a head of dimension {head.dim} and a measure of dimension {measure.dim}",
-                "make U of shape (d, k) with the d of the tokens, "
-                "or map the tokens with measure.affine(A)",
-            )
+        raise _checks.error(
+            "head and measure must have the same dimension d",
+            f"a head of dimension {head.dim} and a measure of dimension {measure.dim}",
+            "make U of shape (d, k) with the d of the tokens, "
+            "or map the tokens with measure.affine(A)",
         )
     z = _checks.finite("z", z)
     if z.ndim == 0 or z.shape[-1] != head.query_dim:
-        raise ValueError(
-            _checks.message(
-                f"z must have shape (..., {head.query_dim}), the dimension of the head's queries",
-                f"shape {z.shape}",
-                "put the coordinates of a query on the last axis",
-            )
+        raise _checks.error(
+            f"z must have shape (..., {head.query_dim}), the dimension of the head's queries",
+            f"shape {z.shape}",
+            "put the coordinates of a query on the last axis",
         )
     return z

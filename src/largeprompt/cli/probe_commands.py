@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from .._message import message
+from .._message import error
 from ._answer import Answer, AsCsv, AsJson, check_form
 from ._compiling import hint_at_first_run
 from ._output import write_netcdf
@@ -64,9 +64,7 @@ def probe(
     """
     check_form(as_json, as_csv)
     if bool(text) == (table is not None):
-        raise ValueError(
-            message("probe needs --text or --table", "both" if text else "neither", "pass one")
-        )
+        raise error("probe needs --text or --table", "both" if text else "neither", "pass one")
     hint_at_first_run()
     if table is not None:
         recording = _on_table(model, table)
@@ -106,14 +104,12 @@ def _on_texts(model: str, files: list[Path], length: int, queries: int | None) -
 def _text(file: Path) -> str:
     try:
         return file.read_text(encoding="utf-8-sig")  # with or without a byte order mark
-    except UnicodeDecodeError as error:
-        raise ValueError(
-            message(
-                "a file must be text in UTF-8",
-                f"{str(file)!r} ({error.reason} at byte {error.start})",
-                "convert it, for example with iconv",
-            )
-        ) from error
+    except UnicodeDecodeError as cause:
+        raise error(
+            "a file must be text in UTF-8",
+            f"{str(file)!r} ({cause.reason} at byte {cause.start})",
+            "convert it, for example with iconv",
+        ) from cause
 
 
 def _on_table(model: str, table: Path) -> "Recording":
@@ -149,23 +145,19 @@ def _rows(table: Path) -> tuple["np.ndarray", "np.ndarray"]:
         rows = rows[1:]  # names of the columns
     if len(rows) < 2 * _SHARE or len(rows[0]) < 2:
         shape = f"{len(rows)} rows of {len(rows[0])} columns" if rows else "no rows"
-        raise ValueError(
-            message(
-                f"a table must have a feature, a class, and at least {2 * _SHARE} rows",
-                f"{str(table)!r} with {shape}",
-                "separate columns by commas, semicolons or tabs, and rows by lines",
-            )
+        raise error(
+            f"a table must have a feature, a class, and at least {2 * _SHARE} rows",
+            f"{str(table)!r} with {shape}",
+            "separate columns by commas, semicolons or tabs, and rows by lines",
         )
     for number, row in enumerate(rows):
         wrong = next((entry for entry in row[:-1] if not _is_number(entry)), None)
         if wrong is not None or len(row) != len(rows[0]):
             found = f"{len(row)} and not {len(rows[0])}" if wrong is None else repr(wrong)
-            raise ValueError(
-                message(
-                    "a table must have numbers in all columns but the last, and equal rows",
-                    f"{found} in row {number} of {str(table)!r}",
-                    "drop or encode the other columns; write decimals with a point",
-                )
+            raise error(
+                "a table must have numbers in all columns but the last, and equal rows",
+                f"{found} in row {number} of {str(table)!r}",
+                "drop or encode the other columns; write decimals with a point",
             )
     features = np.array([[float(entry) for entry in row[:-1]] for row in rows])
     return features, np.unique([row[-1].strip() for row in rows], return_inverse=True)[1]

@@ -81,26 +81,20 @@ def compress(
     """
     for name, value, known in (("method", method, Method), ("choose", choose, Choose)):
         if value not in get_args(known):
-            raise ValueError(
-                _checks.message(f"{name} must be one of {get_args(known)}", repr(value), "see help")
-            )
+            raise _checks.error(f"{name} must be one of {get_args(known)}", repr(value), "see help")
     streamed = method == "gaussian tail" and choose == "leverage"
     problem = problem_of(prompt, queries, keep, head, streamed)
     if (size is None) == (atoms is None):
-        raise ValueError(
-            _checks.message(
-                "compress needs either atoms or size",
-                f"atoms={atoms}, size={size}",
-                "pass atoms=n, rank=r, or size= in bytes",
-            )
+        raise _checks.error(
+            "compress needs either atoms or size",
+            f"atoms={atoms}, size={size}",
+            "pass atoms=n, rank=r, or size= in bytes",
         )
     if size is not None and rank != "auto":
-        raise ValueError(
-            _checks.message(
-                "rank must be left out with size, which chooses it",
-                f"rank={rank!r}, size={size!r}",
-                "pass atoms=n, rank=r, or size= alone",
-            )
+        raise _checks.error(
+            "rank must be left out with size, which chooses it",
+            f"rank={rank!r}, size={size!r}",
+            "pass atoms=n, rank=r, or size= alone",
         )
     rank = 0 if rank == "auto" else rank
     seen, held_out = split_queries(len(problem.queries))
@@ -132,22 +126,18 @@ def _compressed(draft: Draft, errors: np.ndarray, held_out: bool) -> Compressed:
 def _checked_rank(problem: Problem, atoms: int, rank: int | None) -> int | None:
     rank = None if rank is None else _checks.count("rank", rank, least=0)
     if rank is not None and rank > min(len(problem.queries), problem.keys.shape[1]):
-        raise ValueError(
-            _checks.message(
-                "rank must be at most the dimension of the keys and the number of queries that are "
-                "not held out",
-                f"rank {rank} for keys of dimension {problem.keys.shape[1]} and "
-                f"{len(problem.queries)} queries",
-                "pass more queries or a lower rank",
-            )
+        raise _checks.error(
+            "rank must be at most the dimension of the keys and the number of queries that are "
+            "not held out",
+            f"rank {rank} for keys of dimension {problem.keys.shape[1]} and "
+            f"{len(problem.queries)} queries",
+            "pass more queries or a lower rank",
         )
     if atoms < len(problem.keep) or (atoms == 0 and rank is None):
-        raise ValueError(
-            _checks.message(
-                "atoms must be at least the number of tokens to keep, and 1 without a tail",
-                f"atoms={atoms}, {len(problem.keep)} tokens to keep, rank={rank}",
-                "raise atoms, or give rank=0 for a method with a tail",
-            )
+        raise _checks.error(
+            "atoms must be at least the number of tokens to keep, and 1 without a tail",
+            f"atoms={atoms}, {len(problem.keep)} tokens to keep, rank={rank}",
+            "raise atoms, or give rank=0 for a method with a tail",
         )
     return rank
 
@@ -174,13 +164,11 @@ def _sizes(
         if atoms >= (least if rank is None else len(problem.keep)):
             options.append((min(int(atoms), problem.n), rank))
     if not options:
-        raise ValueError(
-            _checks.message(
-                f"size must be at least {least * token * problem.dtype.itemsize} bytes, that of "
-                f"{least} tokens",
-                f"{size} bytes",
-                "raise size, or keep fewer tokens",
-            )
+        raise _checks.error(
+            f"size must be at least {least * token * problem.dtype.itemsize} bytes, that of "
+            f"{least} tokens",
+            f"{size} bytes",
+            "raise size, or keep fewer tokens",
         )
     if len(options) == 1:
         return options[0]

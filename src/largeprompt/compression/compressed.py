@@ -93,12 +93,10 @@ class Compressed(AbstractMeasure):
         `queries` are tilts of the keys that decide which directions a low rank keeps.
         """
         if self.tail is None:
-            raise ValueError(
-                _checks.message(
-                    "fold moves atoms into the Gaussian tail",
-                    "a compressed prompt without one",
-                    "compress with rank=0 or more",
-                )
+            raise _checks.error(
+                "fold moves atoms into the Gaussian tail",
+                "a compressed prompt without one",
+                "compress with rank=0 or more",
             )
         index = _checks.indices("index", index, self.n)
         rank = self.tail.rank if rank is None else _checks.count("rank", rank, least=0)
@@ -140,12 +138,10 @@ class Compressed(AbstractMeasure):
     def merge(self, other: "Compressed") -> "Compressed":
         """The measure of both prompts: all atoms, and one tail for both tails."""
         if not isinstance(other, Compressed):
-            raise ValueError(
-                _checks.message(
-                    "merge joins two compressed prompts",
-                    f"a {type(other).__name__}",
-                    "compress it first, or append its tokens",
-                )
+            raise _checks.error(
+                "merge joins two compressed prompts",
+                f"a {type(other).__name__}",
+                "compress it first, or append its tokens",
             )
         self._check_same_dimensions("the other prompt", other.keys, other.values)
         logs = None
@@ -163,12 +159,10 @@ class Compressed(AbstractMeasure):
             (k.shape[-1], v.shape[-1]) for k, v in ((self.keys, self.values), (keys, values))
         )
         if own != theirs:
-            raise ValueError(
-                _checks.message(
-                    f"{name} must have keys of dimension {own[0]} and values of dimension {own[1]}",
-                    f"dimensions {theirs[0]} and {theirs[1]}",
-                    "pass tokens of the same head",
-                )
+            raise _checks.error(
+                f"{name} must have keys of dimension {own[0]} and values of dimension {own[1]}",
+                f"dimensions {theirs[0]} and {theirs[1]}",
+                "pass tokens of the same head",
             )
 
     def _masses(self) -> Float[Array, " n"]:

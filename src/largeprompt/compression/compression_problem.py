@@ -52,12 +52,10 @@ class Problem(NamedTuple):
         """These tokens as they are."""
         logs = None if self.log_weights is None else self.log_masses[index]
         if tail is None and logs is not None and np.all(logs == -np.inf):
-            raise ValueError(
-                _checks.message(
-                    "a compressed prompt needs a token of positive weight, or a tail",
-                    f"{len(index)} tokens of weight 0",
-                    "raise atoms above the number of tokens to keep, or give rank=0",
-                )
+            raise _checks.error(
+                "a compressed prompt needs a token of positive weight, or a tail",
+                f"{len(index)} tokens of weight 0",
+                "raise atoms above the number of tokens to keep, or give rank=0",
             )
         return self.draft(self.keys[index], self.values[index], logs, tail)
 
@@ -101,22 +99,18 @@ def problem_of(
     """The problem; `streamed` stores no attention of single tokens if the prompt is long."""
     pair = prompt.as_key_values() if isinstance(prompt, AbstractMeasure) else None
     if pair is None:
-        raise ValueError(
-            _checks.message(
-                "compress takes a prompt of keys and values",
-                f"a {type(prompt).__name__}",
-                "wrap the arrays as KeyValues(keys, values); if tokens are both, pass them twice",
-            )
+        raise _checks.error(
+            "compress takes a prompt of keys and values",
+            f"a {type(prompt).__name__}",
+            "wrap the arrays as KeyValues(keys, values); if tokens are both, pass them twice",
         )
     k = pair.key_dim
     head = None if head is None else one_head(head)
     if head is not None and not (head.dim == pair.dim and head.splits_at(k)):
-        raise ValueError(
-            _checks.message(
-                f"head must score the keys, {k} coordinates, and read the values",
-                f"U of shape {head.U.shape}",
-                f"pass Head.key_value({k}, {pair.dim - k}, scale=...)",
-            )
+        raise _checks.error(
+            f"head must score the keys, {k} coordinates, and read the values",
+            f"U of shape {head.U.shape}",
+            f"pass Head.key_value({k}, {pair.dim - k}, scale=...)",
         )
     dim = k if head is None else head.query_dim
     z = _checks.shaped("queries", _checks.known_finite("queries", queries), ("q", dim))

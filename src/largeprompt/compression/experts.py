@@ -87,12 +87,10 @@ def _parts(mu: AbstractMeasure, log_weight: Array) -> _Parts:
         return [_points(logs[:-1], points), tail]
     weights, components = mu.mixture()
     if len(components) == 1:
-        raise ValueError(
-            _checks.message(
-                "mu must be a mixture of Gaussians and points",
-                f"a {type(mu).__name__}",
-                "linearise(head, mu, nu) has one affine map for every measure",
-            )
+        raise _checks.error(
+            "mu must be a mixture of Gaussians and points",
+            f"a {type(mu).__name__}",
+            "linearise(head, mu, nu) has one affine map for every measure",
         )
     logs = log_weight + jnp.log(weights.astype(log_weight.dtype))
     pairs = zip(logs, components, strict=True)

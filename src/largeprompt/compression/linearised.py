@@ -90,9 +90,7 @@ def linearise(
     [[0.6057]] 0.0695
     """
     if at not in get_args(At):
-        raise ValueError(
-            _checks.message(f"at must be one of {get_args(At)}", repr(at), "leave it out for best")
-        )
+        raise _checks.error(f"at must be one of {get_args(At)}", repr(at), "leave it out for best")
     head = one_head(head)
     check_dimension("mu", mu, head.dim)
     problem = _Problem(head, mu, at)
@@ -102,12 +100,10 @@ def linearise(
     else:
         queries = _checks.shaped("nu", _checks.finite("nu", nu), ("n", head.query_dim))
         if method is not None:
-            raise ValueError(
-                _checks.message(
-                    "method must be None if nu is an array of sampled queries",
-                    f"method={method!r}",
-                    "pass the law of the queries as nu, or leave method out",
-                )
+            raise _checks.error(
+                "method must be None if nu is an array of sampled queries",
+                f"method={method!r}",
+                "pass the law of the queries as nu, or leave method out",
             )
         slope, intercept, residual = _over_samples(problem, np.asarray(queries, np.float64))
     return AffineMap(jnp.asarray(slope), jnp.asarray(intercept), residual, at)
@@ -181,12 +177,10 @@ def _over_law(problem: _Problem, nu: AbstractMeasure, method: AbstractMethod | N
         slope, intercept, residual = _over_samples(problem, np.asarray(draws, np.float64))
         return slope, intercept, residual._replace(method=method)
     if not isinstance(method, Exact | QuasiMonteCarlo | MonteCarlo | None):
-        raise ValueError(
-            _checks.message(
-                "method must be Exact, QuasiMonteCarlo, MonteCarlo or None",
-                f"a {type(method).__name__}",
-                "pass lp.QuasiMonteCarlo(key), or sampled queries as nu",
-            )
+        raise _checks.error(
+            "method must be Exact, QuasiMonteCarlo, MonteCarlo or None",
+            f"a {type(method).__name__}",
+            "pass lp.QuasiMonteCarlo(key), or sampled queries as nu",
         )
     head, tokens = problem.head, problem.mu.as_gaussian()
     if tokens is not None:  # Lemma 2.1: every expansion is the map itself
@@ -315,13 +309,11 @@ def _over_samples(problem: _Problem, z: np.ndarray) -> Fit:
     n, k = z.shape
     fewest = -(-(k + 2) * _FOLDS // (_FOLDS - 1))
     if n < fewest:
-        raise ValueError(
-            _checks.message(
-                f"an affine map of {k} coordinates needs at least {fewest} queries: those that are "
-                "left when a fifth is held out must determine it",
-                f"{n} queries",
-                "pass more queries, or their law, such as Gaussian(mean, cov)",
-            )
+        raise _checks.error(
+            f"an affine map of {k} coordinates needs at least {fewest} queries: those that are "
+            "left when a fifth is held out must determine it",
+            f"{n} queries",
+            "pass more queries, or their law, such as Gaussian(mean, cov)",
         )
     outputs = problem.outputs(z)
 
@@ -361,10 +353,8 @@ def check_dimension(name: str, law: AbstractMeasure, dim: int) -> None:
         fix = "wrap tokens as Empirical(points) or KeyValues(keys, values)"
         if isinstance(law, Scaled):
             got, fix = law.measure.dim, f"pass {name}.measure: a mass changes no attention"
-        raise ValueError(
-            _checks.message(
-                f"{name} must be a measure of dimension {dim}, that of the head",
-                f"a {type(law).__name__}" + ("" if got is None else f" of dimension {got}"),
-                fix,
-            )
+        raise _checks.error(
+            f"{name} must be a measure of dimension {dim}, that of the head",
+            f"a {type(law).__name__}" + ("" if got is None else f" of dimension {got}"),
+            fix,
         )

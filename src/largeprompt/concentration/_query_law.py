@@ -12,11 +12,9 @@ def query_law(name: str, nu: AbstractMeasure | ArrayInput) -> AbstractMeasure:
     if isinstance(nu, AbstractMeasure):
         return nu
     if np.ndim(nu) != 1:
-        raise ValueError(
-            _checks.message(
-                f"{name} must be a measure or one query of shape (d,)",
-                f"{type(nu).__name__} of shape {np.shape(nu)}",
-                "wrap several queries as Empirical(points)",
-            )
+        raise _checks.error(
+            f"{name} must be a measure or one query of shape (d,)",
+            f"{type(nu).__name__} of shape {np.shape(nu)}",
+            "wrap several queries as Empirical(points)",
         )
     return Dirac(nu)

@@ -62,13 +62,11 @@ def growing_prompt(
     queries, batch = queries_of(head, mu, z)
     wanted = np.array([token_count(L) for L in np.asarray(lengths).ravel().tolist()])
     if batch or not wanted.size or wanted[0] < 3 or np.any(np.diff(wanted) <= 0):
-        raise ValueError(
-            _checks.message(
-                f"growing_prompt takes a query of shape ({head.query_dim},) and increasing "
-                "lengths >= 3",
-                f"a batch of shape {batch} and lengths {wanted.tolist()[:5]}",
-                "pass for example np.unique(np.geomspace(3, 1e6, 50).astype(int))",
-            )
+        raise _checks.error(
+            f"growing_prompt takes a query of shape ({head.query_dim},) and increasing "
+            "lengths >= 3",
+            f"a batch of shape {batch} and lengths {wanted.tolist()[:5]}",
+            "pass for example np.unique(np.geomspace(3, 1e6, 50).astype(int))",
         )
     keys = jax.random.split(_checks.key(key), _checks.count("prompts", prompts))
     limit = attend(head, mu, queries[0])

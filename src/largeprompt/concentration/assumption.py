@@ -66,12 +66,10 @@ def assumption_3_3(
     check_dimensions(head, mu, nu)
     method = as_method(method)
     if not isinstance(method, (Exact, QuasiMonteCarlo)):
-        raise ValueError(
-            _checks.message(
-                "method must be Exact() or QuasiMonteCarlo(key)",
-                repr(method),
-                "pass lp.QuasiMonteCarlo(key)",
-            )
+        raise _checks.error(
+            "method must be Exact() or QuasiMonteCarlo(key)",
+            repr(method),
+            "pass lp.QuasiMonteCarlo(key)",
         )
     scrambling = method.scrambling if isinstance(method, QuasiMonteCarlo) else None
     tilted = _tilted(head, mu, nu, scrambling)

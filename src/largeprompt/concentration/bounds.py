@@ -66,9 +66,7 @@ def proposition_3_4(
     [1.0604 0.4242]
     """
     if parameter not in ("U", "V"):
-        raise ValueError(
-            _checks.message("parameter must be 'U' or 'V'", repr(parameter), "pass 'U'")
-        )
+        raise _checks.error("parameter must be 'U' or 'V'", repr(parameter), "pass 'U'")
     return _bound(f"gradient_{parameter}", c1, c2, sigma, L)
 
 
@@ -87,12 +85,10 @@ def _bound(
         least=1.0,
     )
     if not np.all(lengths >= 2):
-        raise ValueError(
-            _checks.message(
-                "L must be >= 2, where ln L > 0",
-                f"{lengths.min():g}",
-                "leave out L = 1: the bound is 0 there and the error is not",
-            )
+        raise _checks.error(
+            "L must be >= 2, where ln L > 0",
+            f"{lengths.min():g}",
+            "leave out L = 1: the bound is 0 there and the error is not",
         )
     return np.asarray(constants[0] * np.exp(_log_shape(quantity, constants[1], parameter, lengths)))
 
@@ -169,19 +165,15 @@ def bound_report(curve: xr.Dataset, c2: ArrayInput | None = None) -> BoundReport
     exponent = curve.attrs.get("sharp_exponent")
     admissible = None if exponent is None else float(exponent) * sigma**2
     if c2 is None and admissible is None:
-        raise ValueError(
-            _checks.message(
-                "c2 must be given where the sharp exponent is not known",
-                f"{curve.attrs['tokens']} tokens and {curve.attrs['queries']} queries",
-                "pass c2",
-            )
+        raise _checks.error(
+            "c2 must be given where the sharp exponent is not known",
+            f"{curve.attrs['tokens']} tokens and {curve.attrs['queries']} queries",
+            "pass c2",
         )
     L, value = curve["length"].values, curve["value"].values
     usable = (L >= 2) & np.isfinite(L)
     if not usable.any():
-        raise ValueError(
-            _checks.message("the curve needs lengths L >= 2", str(L.tolist()), "add some")
-        )
+        raise _checks.error("the curve needs lengths L >= 2", str(L.tolist()), "add some")
     growth = None if admissible is None else _growth(curve)
     if c2 is None:
         assert admissible is not None  # for the type checker: checked above
@@ -273,21 +265,17 @@ def largest_c2(curve: xr.Dataset, c1: ArrayInput) -> float:
     L, value = curve["length"].values, curve["value"].values
     usable = (L >= 2) & np.isfinite(L)
     if not usable.any():
-        raise ValueError(
-            _checks.message("the curve needs lengths L >= 2", str(L.tolist()), "add some")
-        )
+        raise _checks.error("the curve needs lengths L >= 2", str(L.tolist()), "add some")
     room = math.log(constant) + _log_shape(quantity, 0.0, sigma, L[usable]) - np.log(value[usable])
     return float(np.min(sigma**2 * room / np.log(L[usable])))
 
 
 def _sigma(curve: xr.Dataset) -> float:
     if "sigma" not in curve.attrs:
-        raise ValueError(
-            _checks.message(
-                "the bounds need the sub-Gaussian parameter of the tokens",
-                f"{curve.attrs['tokens']} tokens, which know none",
-                "add a method subgaussian_proxy to the measure",
-            )
+        raise _checks.error(
+            "the bounds need the sub-Gaussian parameter of the tokens",
+            f"{curve.attrs['tokens']} tokens, which know none",
+            "add a method subgaussian_proxy to the measure",
         )
     return float(curve.attrs["sigma"])
 

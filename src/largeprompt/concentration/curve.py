@@ -61,12 +61,10 @@ def concentration_curve(
     wanted = length_vector(lengths)
     values = method.along_length(quantity, head, mu, nu, longest_finite(wanted))(wanted)
     if values.value.ndim > 1:
-        raise ValueError(
-            _checks.message(
-                "a curve shows one number for every length",
-                f"{quantity.name}, of shape {values.value.shape[1:]}",
-                "pass lp.OutputError() or lp.GradientError('U'), or use lp.expect",
-            )
+        raise _checks.error(
+            "a curve shows one number for every length",
+            f"{quantity.name}, of shape {values.value.shape[1:]}",
+            "pass lp.OutputError() or lp.GradientError('U'), or use lp.expect",
         )
     error_name = f"error of value ({method.description})"
     found = xr.Dataset(

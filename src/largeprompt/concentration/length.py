@@ -68,21 +68,17 @@ def prompt_length_for(
     share = ""
     target = _checks.number("tolerance", tolerance, "pass for example 0.01", above=0.0)
     if isinstance(method, MonteCarlo):
-        raise ValueError(
-            _checks.message(
-                f"the search goes up to {LONGEST:g} tokens, too many to sample",
-                "method=MonteCarlo",
-                "pass lp.QuasiMonteCarlo(key)",
-            )
+        raise _checks.error(
+            f"the search goes up to {LONGEST:g} tokens, too many to sample",
+            "method=MonteCarlo",
+            "pass lp.QuasiMonteCarlo(key)",
         )
     if relative:
         if quantity.label != "output":
-            raise ValueError(
-                _checks.message(
-                    "relative tolerances are for quantity=OutputError()",
-                    repr(quantity),
-                    "pass an absolute tolerance",
-                )
+            raise _checks.error(
+                "relative tolerances are for quantity=OutputError()",
+                repr(quantity),
+                "pass an absolute tolerance",
             )
         share = f", which is {target:.3g} of E|T|^2"
         target *= _size_of_limit(head, mu, nu, method)
@@ -96,12 +92,10 @@ def _size_of_limit(
     second = method.expect(SecondMoment(), head, mu, nu, math.inf).value
     size = float(np.trace(np.asarray(second)))
     if not size > 0:
-        raise ValueError(
-            _checks.message(
-                "a relative tolerance needs a limit that is not 0",
-                "a configuration whose infinite-prompt output vanishes",
-                "pass relative=False and an absolute tolerance",
-            )
+        raise _checks.error(
+            "a relative tolerance needs a limit that is not 0",
+            "a configuration whose infinite-prompt output vanishes",
+            "pass relative=False and an absolute tolerance",
         )
     return size
 

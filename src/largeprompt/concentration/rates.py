@@ -210,12 +210,10 @@ def horizon(head: AbstractHead, mu: AbstractMeasure) -> Horizon:
     """
     normal = mu.as_gaussian()
     if normal is None:
-        raise ValueError(
-            _checks.message(
-                "the horizon is defined for Gaussian tokens",
-                f"a {type(mu).__name__}",
-                "pass Gaussian(mu.mean(), mu.cov()) for the Gaussian of the same moments",
-            )
+        raise _checks.error(
+            "the horizon is defined for Gaussian tokens",
+            f"a {type(mu).__name__}",
+            "pass Gaussian(mu.mean(), mu.cov()) for the Gaussian of the same moments",
         )
     kappa = max(steepness(one, normal, normal) for one in head.heads)
     return Horizon(math.sqrt(kappa), 1 / (2 * (1 + kappa)), sharp_exponent(kappa) / 2)

@@ -43,18 +43,14 @@ def fit_slope(curve: xr.Dataset, confidence: float = 0.95) -> SlopeFit:
     from scipy import stats
 
     if not 0 < confidence < 1:
-        raise ValueError(
-            _checks.message("confidence must lie between 0 and 1", repr(confidence), "pass 0.95")
-        )
+        raise _checks.error("confidence must lie between 0 and 1", repr(confidence), "pass 0.95")
     L, value, error = (curve[name].values for name in ("length", "value", "error"))
     usable = np.isfinite(L) & (value > 0) & (error > 0)
     if len(np.unique(L[usable])) < 2:
-        raise ValueError(
-            _checks.message(
-                "a slope needs two lengths with finite L, value > 0 and error > 0",
-                f"{len(np.unique(L[usable]))}",
-                "compute the curve at more lengths",
-            )
+        raise _checks.error(
+            "a slope needs two lengths with finite L, value > 0 and error > 0",
+            f"{len(np.unique(L[usable]))}",
+            "compute the curve at more lengths",
         )
     x, y, weight = np.log(L[usable]), np.log(value[usable]), (value / error)[usable] ** 2
     centre = np.average(x, weights=weight)

@@ -46,12 +46,10 @@ def gradient_gap(
 
 def _known(value: float, radius: float) -> float:
     if not np.isfinite(value):
-        raise ValueError(
-            _checks.message(
-                "the risks must be known on the whole ball the flows visit",
-                f"a ball of radius {radius:.3g} that leaves their domain",
-                "compare over a shorter time, or start from smaller parameters",
-            )
+        raise _checks.error(
+            "the risks must be known on the whole ball the flows visit",
+            f"a ball of radius {radius:.3g} that leaves their domain",
+            "compare over a shorter time, or start from smaller parameters",
         )
     return value
 

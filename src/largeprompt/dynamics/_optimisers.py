@@ -162,13 +162,11 @@ class _Meaning:
     def _opaque(self, thing: Any) -> Any:
         if not self.stored:
             return _Identity(thing)
-        raise ValueError(
-            _checks.message(
-                "the optimiser of a run saved in a folder must be made of functions, numbers and "
-                "plain objects, so that it can be compared when the run is resumed",
-                f"a {_name(type(thing))} inside it",
-                "write that part as a function, or leave folder out",
-            )
+        raise _checks.error(
+            "the optimiser of a run saved in a folder must be made of functions, numbers and "
+            "plain objects, so that it can be compared when the run is resumed",
+            f"a {_name(type(thing))} inside it",
+            "write that part as a function, or leave folder out",
         )
 
 

@@ -66,12 +66,10 @@ class Checkpoint:
         return Progress(about["step"], state, about["recorded_steps"], recorded, about["ended"])
 
     def _damaged(self, error: Exception) -> ValueError:
-        return ValueError(
-            _checks.message(
-                "a folder to resume from must hold a readable checkpoint",
-                f"{self.path.name} ({error})",
-                "remove that file to start again",
-            )
+        return _checks.error(
+            "a folder to resume from must hold a readable checkpoint",
+            f"{self.path.name} ({error})",
+            "remove that file to start again",
         )
 
     def _check_configuration(self, saved: dict[str, str]) -> None:
@@ -86,12 +84,10 @@ class Checkpoint:
                 f"{name} {self.configuration.get(name)} where it has {saved.get(name)}"
                 for name in differing
             )
-            raise ValueError(
-                _checks.message(
-                    "a folder is resumed with the configuration it was begun with",
-                    received,
-                    "pass the same arguments, or another folder",
-                )
+            raise _checks.error(
+                "a folder is resumed with the configuration it was begun with",
+                received,
+                "pass the same arguments, or another folder",
             )
 
 

@@ -137,10 +137,8 @@ def descend_many(
     optimiser = optax.sgd(_RATE) if optimiser is None else optimiser
     if not (hasattr(optimiser, "init") and hasattr(optimiser, "update")):
         rate = optimiser if isinstance(optimiser, float) else _RATE
-        raise ValueError(
-            _checks.message(
-                "optimiser must be one of optax", repr(optimiser), f"pass optax.sgd({rate:g})"
-            )
+        raise _checks.error(
+            "optimiser must be one of optax", repr(optimiser), f"pass optax.sgd({rate:g})"
         )
     optimiser = shared(optimiser)
     _warn_of_many_tokens(lengths, attention, steps, batch, method)
@@ -190,12 +188,10 @@ def _checked_method(method: AbstractMethod | None) -> AbstractMethod:
         return MonteCarlo()
     own = [name for name in ("key", "batch", "mesh") if getattr(method, name, None) is not None]
     if own:
-        raise ValueError(
-            _checks.message(
-                "descend takes key, batch and mesh itself",
-                f"a {type(method).__name__} with its own {' and '.join(own)}",
-                f"pass {type(method).__name__}() without",
-            )
+        raise _checks.error(
+            "descend takes key, batch and mesh itself",
+            f"a {type(method).__name__} with its own {' and '.join(own)}",
+            f"pass {type(method).__name__}() without",
         )
     return method
 
@@ -223,12 +219,10 @@ def _check_runs(keys: Any, params: AbstractParams, lengths: list[float], attenti
     sizes = {"keys": np.shape(keys), "L": (len(lengths),), "attention": (len(attention),)}
     sizes["params"] = jax.tree.leaves(params)[0].shape[:1]
     if len(set(sizes.values())) != 1 or sizes["keys"] in [(), (0,)]:
-        raise ValueError(
-            _checks.message(
-                "keys, params, L and attention must have one entry for each run",
-                ", ".join(f"{name} with {shape}" for name, shape in sizes.items()),
-                "pass keys=jax.random.split(key, runs), and parameters stacked on a leading axis",
-            )
+        raise _checks.error(
+            "keys, params, L and attention must have one entry for each run",
+            ", ".join(f"{name} with {shape}" for name, shape in sizes.items()),
+            "pass keys=jax.random.split(key, runs), and parameters stacked on a leading axis",
         )
     for name in attention:
         checked_attention(name)

@@ -185,10 +185,8 @@ def published_experiment(
 
 def _checked(variant: str) -> None:
     if variant not in get_args(Variant):
-        raise ValueError(
-            _checks.message(
-                f"variant must be one of {get_args(Variant)}", repr(variant), "pass 'paper'"
-            )
+        raise _checks.error(
+            f"variant must be one of {get_args(Variant)}", repr(variant), "pass 'paper'"
         )
 
 
@@ -196,10 +194,8 @@ def _initial(
     variant: Variant, init: Init, task: LinearRegression, keys: Key[Array, " seeds"]
 ) -> dict[Attention, list[FactoredParams]]:
     if init not in get_args(Init):
-        raise ValueError(
-            _checks.message(
-                "init must be 'published' or 'balanced'", repr(init), "pass one of the two"
-            )
+        raise _checks.error(
+            "init must be 'published' or 'balanced'", repr(init), "pass one of the two"
         )
     if init == "published":
         return initial_weights(variant, keys)

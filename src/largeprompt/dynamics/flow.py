@@ -102,12 +102,10 @@ def _increasing(saveat: ArrayInput) -> np.ndarray:
         or np.any(np.diff(times) <= 0)
         or times[0] < 0
     ):
-        raise ValueError(
-            _checks.message(
-                "saveat must be increasing times >= 0",
-                str(times.tolist()[:5]),
-                "pass for example np.geomspace(1e-2, 1e3, 50)",
-            )
+        raise _checks.error(
+            "saveat must be increasing times >= 0",
+            str(times.tolist()[:5]),
+            "pass for example np.geomspace(1e-2, 1e3, 50)",
         )
     return times
 
@@ -129,12 +127,10 @@ class _Run(NamedTuple):
         flat = flattened(self.start)
         norm = float(np.linalg.norm(self.evaluate(flat)[1]))
         if not math.isfinite(norm):
-            raise ValueError(
-                _checks.message(
-                    "a gradient flow must start where its risk is finite",
-                    "parameters with a risk or gradient that is not",
-                    "start from smaller parameters",
-                )
+            raise _checks.error(
+                "a gradient flow must start where its risk is finite",
+                "parameters with a risk or gradient that is not",
+                "start from smaller parameters",
             )
         recorded = 1 if self.times is None or self.times[0] == 0 else 0
         start = Segment(np.zeros(recorded), flat[None][:recorded], 0.0, flat, True)
@@ -203,12 +199,10 @@ def _trajectory(
     loss, gradients = np.array([value for value, _ in found]), np.stack([g for _, g in found])
     norm = np.linalg.norm(gradients, axis=1)
     if not np.all(np.isfinite(loss)):
-        raise ValueError(
-            _checks.message(
-                "a gradient flow must stay where its risk is finite",
-                f"a risk that is not at time {times[np.argmin(np.isfinite(loss))]:.3g}",
-                "start from smaller parameters",
-            )
+        raise _checks.error(
+            "a gradient flow must stay where its risk is finite",
+            f"a risk that is not at time {times[np.argmin(np.isfinite(loss))]:.3g}",
+            "start from smaller parameters",
         )
     params = restorer(run.start)(points)
     along = _share_along_valley(params, gradients)

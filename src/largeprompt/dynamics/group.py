@@ -104,12 +104,10 @@ class Group:
         if not saved:
             return Progress(0, self.state, [0], [self._record(params)], [""] * len(self.keys))
         if saved.step > steps:
-            raise ValueError(
-                _checks.message(
-                    "a run is resumed to at least the steps it has taken",
-                    f"steps = {steps} where the folder has {saved.step}",
-                    f"pass steps >= {saved.step}, or another folder",
-                )
+            raise _checks.error(
+                "a run is resumed to at least the steps it has taken",
+                f"steps = {steps} where the folder has {saved.step}",
+                f"pass steps >= {saved.step}, or another folder",
             )
         if saved.step < steps and saved.recorded_steps[-1] % every:
             # the end of a shorter run: a longer one does not record there

@@ -43,12 +43,10 @@ def balanced_init(
     0.5 0.5
     """
     if not isinstance(task, AbstractTask) or not hasattr(task, "cov"):
-        raise ValueError(
-            _checks.message(
-                "balanced_init needs a task with covariance `task.cov`, such as LinearRegression",
-                type(task).__name__,
-                "make parameters yourself, for example lp.HeadParams(U, v)",
-            )
+        raise _checks.error(
+            "balanced_init needs a task with covariance `task.cov`, such as LinearRegression",
+            type(task).__name__,
+            "make parameters yourself, for example lp.HeadParams(U, v)",
         )
     value = _checks.number("alpha", alpha, "pass a number > 0", above=0.0)
     root = np.eye(task.inputs) if theta is None else _checks.finite("theta", theta)
@@ -56,9 +54,7 @@ def balanced_init(
     product = jnp.matmul(root, root.T, precision="highest")
     norm = jnp.linalg.norm(product)
     if not float(norm) > 0:
-        raise ValueError(
-            _checks.message("theta must not be zero", "a zero matrix", "pass jnp.eye(d)")
-        )
+        raise _checks.error("theta must not be zero", "a zero matrix", "pass jnp.eye(d)")
     largest = admissible_alpha(task)
     if value >= largest:
         warnings.warn(

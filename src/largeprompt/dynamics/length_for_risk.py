@@ -49,10 +49,8 @@ def prompt_length_for_risk(
     """
     wanted = np.atleast_1d(np.asarray(_checks.positive("epsilon", epsilon), np.float64))
     if wanted.ndim != 1 or not wanted.size:
-        raise ValueError(
-            _checks.message(
-                "epsilon must be a number or a sequence", f"shape {wanted.shape}", "pass 0.1"
-            )
+        raise _checks.error(
+            "epsilon must be a number or a sequence", f"shape {wanted.shape}", "pass 0.1"
         )
     floor = float(task.noise_variance) / 2
     start = balanced_init(task, admissible_alpha(task) / 2) if params is None else params
@@ -105,11 +103,9 @@ def _flow(
     run = gradient_flow(task, start, length, attention=attention, saveat=[1.0], stationary=goal)
     ended = float(run.risk[-1]) - floor
     if run.phase != "stationary" or abs(ended - excess) > _AGREE * excess + 1e-12:
-        raise ValueError(
-            _checks.message(
-                "L(epsilon) is computed where the flow ends at the best head in block form",
-                f"at L = {L:g} excess risk {ended:.6g} instead of {excess:.6g} ({run.status})",
-                "start from other parameters, for example balanced_init with a larger alpha",
-            )
+        raise _checks.error(
+            "L(epsilon) is computed where the flow ends at the best head in block form",
+            f"at L = {L:g} excess risk {ended:.6g} instead of {excess:.6g} ({run.status})",
+            "start from other parameters, for example balanced_init with a larger alpha",
         )
     return ended, float(run.times[-1])

@@ -72,12 +72,10 @@ def compare(finite: Trajectory, infinite: Trajectory) -> Comparison:
     times = _common_times(finite, infinite)
     points, risks = zip(*(run.at_times(times) for run in (finite, infinite)), strict=True)
     if points[0].shape != points[1].shape:
-        raise ValueError(
-            _checks.message(
-                "two flows are compared in the same parameters",
-                f"{points[0].shape[1]} and {points[1].shape[1]} numbers",
-                "run both from the same kind and size of parameters",
-            )
+        raise _checks.error(
+            "two flows are compared in the same parameters",
+            f"{points[0].shape[1]} and {points[1].shape[1]} numbers",
+            "run both from the same kind and size of parameters",
         )
     centre, radius = enclosing_ball(np.concatenate(points))
     like = infinite.final
@@ -103,12 +101,10 @@ def _common_times(one: Trajectory, other: Trajectory) -> np.ndarray:
         times = times[known]
     times = times[times > 0]
     if len(times) < 2:
-        raise ValueError(
-            _checks.message(
-                "two flows are compared at times both recorded",
-                f"{len(times)} common times",
-                "pass the same saveat to both, for example np.linspace(0.1, 10, 100)",
-            )
+        raise _checks.error(
+            "two flows are compared at times both recorded",
+            f"{len(times)} common times",
+            "pass the same saveat to both, for example np.linspace(0.1, 10, 100)",
         )
     return times
 
@@ -140,12 +136,10 @@ def transfer_curve(
     """
     grid = length_vector(lengths)
     if not np.all(np.isfinite(grid)):
-        raise ValueError(
-            _checks.message(
-                "a transfer curve compares finite lengths with the infinite one",
-                str(grid.tolist()),
-                "leave infinity out of lengths",
-            )
+        raise _checks.error(
+            "a transfer curve compares finite lengths with the infinite one",
+            str(grid.tolist()),
+            "leave infinity out of lengths",
         )
     end = _checks.number("t1", t1, "pass a time > 0", above=0.0)
     times = np.linspace(0, end, _checks.count("points", points) + 1)[1:]

@@ -26,7 +26,7 @@ from jaxtyping import Array, Float, Key, Shaped
 from .._arrays import cast
 from .._float64 import is_traced
 from .._linalg import psd_sqrt
-from .._message import message
+from .._message import error
 from ..prompts.normals import counters, normal_pairs, words
 from ..prompts.sampling import SCORES_AND_VALUES, polar
 from ..prompts.weighted_sums import weighted_sums
@@ -129,12 +129,10 @@ class ConditionalLoss(eqx.Module):
             return conditional_loss(self.regression, self.moments, params, queries)
         blocks = blocks_of(params)
         if blocks is None:
-            raise ValueError(
-                message(
-                    "several heads have an exact loss given w and query in block form only",
-                    f"{len(params.parts())} heads of other forms",
-                    "pass method=lp.MonteCarlo(), or heads of lp.BlockParams",
-                )
+            raise error(
+                "several heads have an exact loss given w and query in block form only",
+                f"{len(params.parts())} heads of other forms",
+                "pass method=lp.MonteCarlo(), or heads of lp.BlockParams",
             )
         return self._of_several(blocks, queries)
 
@@ -246,12 +244,10 @@ class ScoreLoss(AbstractPromptLoss):
         Under linear attention several heads would be one.
         """
         if self.attention == "linear":
-            raise ValueError(
-                message(
-                    "several heads of linear attention are trained on whole prompts",
-                    "method=lp.MonteCarlo()",
-                    "pass method=lp.MonteCarlo(whole_tokens=True), or one head",
-                )
+            raise error(
+                "several heads of linear attention are trained on whole prompts",
+                "method=lp.MonteCarlo()",
+                "pass method=lp.MonteCarlo(whole_tokens=True), or one head",
             )
         keys = jax.vmap(lambda i: jax.random.fold_in(key, i))(jnp.arange(self.batch))
         present = jax.lax.iota(jnp.uint32, self.capacity) < self.L

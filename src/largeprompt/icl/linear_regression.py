@@ -231,12 +231,10 @@ class LinearRegression(AbstractTask):
 
     def _check_length(self, length: float) -> None:
         if length > LONGEST:
-            raise ValueError(
-                _checks.message(
-                    f"the risk of softmax attention is computed for L up to {LONGEST:g}",
-                    f"L = {length:g}",
-                    "pass L=jnp.inf",
-                )
+            raise _checks.error(
+                f"the risk of softmax attention is computed for L up to {LONGEST:g}",
+                f"L = {length:g}",
+                "pass L=jnp.inf",
             )
 
     def _rank(self) -> int:
@@ -372,12 +370,10 @@ class LinearRegression(AbstractTask):
         if math.isinf(length):
             return Estimate(np.asarray(floor), np.asarray(0.0), Exact())
         if not length.is_integer():
-            raise ValueError(
-                _checks.message(
-                    "the Bayes risk at finite L needs a whole number of tokens",
-                    f"L = {length:g}",
-                    "pass an integer L",
-                )
+            raise _checks.error(
+                "the Bayes risk at finite L needs a whole number of tokens",
+                f"L = {length:g}",
+                "pass an integer L",
             )
         if method is None or isinstance(method, Exact):
             value = isotropic_bayes_risk(self.problem(), int(length))

@@ -44,14 +44,12 @@ def minimise_block(
     risk, gradient = evaluate(A, b)
     norm = _norm(gradient)
     if not norm <= CERTIFIED:
-        raise ValueError(
-            _checks.message(
-                f"a minimiser must have a gradient norm of at most {CERTIFIED:g} where covariances "
-                "are scaled to 1",
-                f"{norm:.2e} at L = {L:g}",
-                "choose a larger L: the best head of a very short prompt has scores that are too "
-                "large for the exact average",
-            )
+        raise _checks.error(
+            f"a minimiser must have a gradient norm of at most {CERTIFIED:g} where covariances "
+            "are scaled to 1",
+            f"{norm:.2e} at L = {L:g}",
+            "choose a larger L: the best head of a very short prompt has scores that are too "
+            "large for the exact average",
         )
     A, b = scale.undo(A, b)
     if unit is not task:
@@ -119,12 +117,10 @@ def best_linear(task: "LinearRegression", L: float) -> BlockParams:
     N = np.linalg.lstsq(left, Sig @ S)[0]
     b = np.sqrt(np.linalg.norm(N))
     if not b > 0:
-        raise ValueError(
-            _checks.message(
-                "the best head is not unique where tokens tell nothing about the labels",
-                "a task with task_cov = 0 or cov = 0",
-                "every head that predicts 0 is best: its risk is task.risk(params, L) with b = 0",
-            )
+        raise _checks.error(
+            "the best head is not unique where tokens tell nothing about the labels",
+            "a task with task_cov = 0 or cov = 0",
+            "every head that predicts 0 is best: its risk is task.risk(params, L) with b = 0",
         )
     return BlockParams(N / b, b)
 

@@ -44,12 +44,10 @@ class ProductRegression(AbstractTask):
         noise_variance: ArrayInput = 0.0,
     ):
         if not isinstance(inputs, AbstractMeasure):
-            raise ValueError(
-                _checks.message(
-                    "inputs must be a measure",
-                    type(inputs).__name__,
-                    "pass for example lp.Rademacher(d)",
-                )
+            raise _checks.error(
+                "inputs must be a measure",
+                type(inputs).__name__,
+                "pass for example lp.Rademacher(d)",
             )
         self.law = inputs
         d = inputs.dim

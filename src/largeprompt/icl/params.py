@@ -88,12 +88,10 @@ class AbstractParams(eqx.Module):
         rest = jnp.max(jnp.abs(U.at[:d, :d].set(0))), jnp.max(jnp.abs(v[:d]))
         largest = jnp.maximum(jnp.max(jnp.abs(U)), jnp.max(jnp.abs(v)))
         if float(max(rest)) > tolerance * float(largest):
-            raise ValueError(
-                _checks.message(
-                    "a head in block form has U = [[A, 0], [0, 0]] and v = (0, b)",
-                    f"other entries up to {float(max(rest)):.3g}",
-                    "keep the general form, or raise the tolerance to drop them",
-                )
+            raise _checks.error(
+                "a head in block form has U = [[A, 0], [0, 0]] and v = (0, b)",
+                f"other entries up to {float(max(rest)):.3g}",
+                "keep the general form, or raise the tolerance to drop them",
             )
         return BlockParams(U[:d, :d], v[d])
 
@@ -114,9 +112,7 @@ class HeadParams(AbstractParams):
     def __init__(self, U: ArrayInput, v: ArrayInput):
         U, v = _checks.same_dtype(_checks.finite("U", U), _checks.finite("v", v))
         if U.ndim != 2 or U.shape[0] != U.shape[1]:
-            raise ValueError(
-                _checks.message("U must be a square matrix", f"shape {U.shape}", "pass (D, D)")
-            )
+            raise _checks.error("U must be a square matrix", f"shape {U.shape}", "pass (D, D)")
         self.U, self.v = U, _checks.shaped("v", v, (U.shape[0],))
 
     def matrices(self) -> tuple[Float[Array, "D D"], Float[Array, " D"]]:
@@ -147,9 +143,7 @@ class BlockParams(AbstractParams):
     def __init__(self, A: ArrayInput, b: ArrayInput):
         A, b = _checks.same_dtype(_checks.finite("A", A), _checks.finite("b", b))
         if A.ndim != 2 or A.shape[0] != A.shape[1] or not A.shape[0]:
-            raise ValueError(
-                _checks.message("A must be a square matrix", f"shape {A.shape}", "pass (d, d)")
-            )
+            raise _checks.error("A must be a square matrix", f"shape {A.shape}", "pass (d, d)")
         self.A, self.b = A, _checks.shaped("b", b, ())
 
     def matrices(self) -> tuple[Float[Array, "D D"], Float[Array, " D"]]:
@@ -242,12 +236,10 @@ class MultiHeadParams(AbstractParams):
         heads = _checks.instances(heads, AbstractParams, rule, fix)
         flat = tuple(part for head in heads for part in head.parts())
         if len({part.dim for part in flat}) > 1:
-            raise ValueError(
-                _checks.message(
-                    "heads must act on tokens of one dimension",
-                    f"dimensions {[part.dim for part in flat]}",
-                    "give every head matrices of the same shapes",
-                )
+            raise _checks.error(
+                "heads must act on tokens of one dimension",
+                f"dimensions {[part.dim for part in flat]}",
+                "give every head matrices of the same shapes",
             )
         self.heads = flat
 
@@ -257,12 +249,10 @@ class MultiHeadParams(AbstractParams):
     def matrices(self) -> tuple[Float[Array, "D D"], Float[Array, " D"]]:
         if len(self.heads) == 1:
             return self.heads[0].matrices()
-        raise ValueError(
-            _checks.message(
-                "one matrix U and one read-out v belong to one head",
-                f"MultiHeadParams of {len(self.heads)} heads",
-                "use one of its .heads; to train, pass method=lp.MonteCarlo()",
-            )
+        raise _checks.error(
+            "one matrix U and one read-out v belong to one head",
+            f"MultiHeadParams of {len(self.heads)} heads",
+            "use one of its .heads; to train, pass method=lp.MonteCarlo()",
         )
 
     @property

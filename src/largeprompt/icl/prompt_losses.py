@@ -144,12 +144,10 @@ class BatchOfPrompts(eqx.Module):
 def check_tokens(length: float, batch: int, fix: str) -> None:
     """Raise if a step of descent would draw too many tokens."""
     if math.isfinite(length) and batch * length > _TOKENS:
-        raise ValueError(
-            _checks.message(
-                f"a step of descent draws at most {_TOKENS:.2g} tokens",
-                f"batch x L = {batch} x {length:g} = {batch * length:.2g}",
-                fix,
-            )
+        raise _checks.error(
+            f"a step of descent draws at most {_TOKENS:.2g} tokens",
+            f"batch x L = {batch} x {length:g} = {batch * length:.2g}",
+            fix,
         )
 
 

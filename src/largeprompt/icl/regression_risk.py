@@ -52,12 +52,10 @@ class RegressionRisk(eqx.Module):
         if block is not None:
             return block_softmax(self.problem, block, table)
         if self.draws is None:
-            raise ValueError(
-                _checks.message(
-                    "a head that is not in block form needs values of w to average over",
-                    "none",
-                    "pass draws=task.quasi_random_w(key)",
-                )
+            raise _checks.error(
+                "a head that is not in block form needs values of w to average over",
+                "none",
+                "pass draws=task.quasi_random_w(key)",
             )
         return general_softmax(self.problem, params.general(), table, self.draws)
 

@@ -147,14 +147,12 @@ def unsupported(task: Any, known: str, method: AbstractMethod | None, serves: st
     """The error for a method that a task does not support."""
     given = "method=None" if method is None else f"method={type(method).__name__}"
     rule = f"{type(task).__name__} has {known}"
-    return ValueError(_checks.message(rule, given, f"pass method={serves}"))
+    return _checks.error(rule, given, f"pass method={serves}")
 
 
 def checked_attention(attention: str) -> None:
     """Raise unless `attention` is 'softmax' or 'linear'."""
     if attention not in ("softmax", "linear"):
-        raise ValueError(
-            _checks.message(
-                "attention must be 'softmax' or 'linear'", repr(attention), "pass one of the two"
-            )
+        raise _checks.error(
+            "attention must be 'softmax' or 'linear'", repr(attention), "pass one of the two"
         )

@@ -208,21 +208,17 @@ class AbstractTask(eqx.Module):
     def check_params(self, params: AbstractParams) -> None:
         """Raise if these are no parameters, or act on tokens of another dimension."""
         if not isinstance(params, AbstractParams):
-            raise ValueError(
-                _checks.message(
-                    "params must be parameters of a head, such as lp.BlockParams or lp.HeadParams",
-                    type(params).__name__,
-                    "for a head with a scalar output pass lp.HeadParams(head.U, head.V[0])",
-                )
+            raise _checks.error(
+                "params must be parameters of a head, such as lp.BlockParams or lp.HeadParams",
+                type(params).__name__,
+                "for a head with a scalar output pass lp.HeadParams(head.U, head.V[0])",
             )
         if params.dim != self.dim:
-            raise ValueError(
-                _checks.message(
-                    f"params must act on tokens of dimension {self.dim}",
-                    f"a head for dimension {params.dim}",
-                    f"pass BlockParams with A of shape ({self.dim - 1}, {self.dim - 1}), or "
-                    f"HeadParams with U of shape ({self.dim}, {self.dim})",
-                )
+            raise _checks.error(
+                f"params must act on tokens of dimension {self.dim}",
+                f"a head for dimension {params.dim}",
+                f"pass BlockParams with A of shape ({self.dim - 1}, {self.dim - 1}), or "
+                f"HeadParams with U of shape ({self.dim}, {self.dim})",
             )
 
     def is_stiff(self, length: float) -> bool:

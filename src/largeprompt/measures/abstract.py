@@ -151,12 +151,10 @@ class AbstractMeasure(eqx.Module):
 
     def from_uniforms(self, uniforms: Float[Array, "n k"]) -> Float[Array, "n d"]:
         """Tokens as a function of independent uniforms on (0, 1), `uniforms_needed` for each."""
-        raise ValueError(
-            _checks.message(
-                "from_uniforms needs a measure with a map from uniforms",
-                f"a {type(self).__name__}, whose uniforms_needed is None",
-                "use sample(key, n), or define uniforms_needed and from_uniforms",
-            )
+        raise _checks.error(
+            "from_uniforms needs a measure with a map from uniforms",
+            f"a {type(self).__name__}, whose uniforms_needed is None",
+            "use sample(key, n), or define uniforms_needed and from_uniforms",
         )
 
     def gaussian_at(self, u: ArrayInput) -> Scaled:
@@ -263,13 +261,11 @@ class AbstractAutodiffMeasure(AbstractMeasure):
         return Tilted(self, u)
 
     def subgaussian_proxy(self) -> Float[Array, ""]:
-        raise ValueError(
-            _checks.message(
-                f"{type(self).__name__} must define subgaussian_proxy to use a variance proxy",
-                "a measure without that method",
-                "add a method subgaussian_proxy(self) that returns s with "
-                "log_mgf(u) - <mean, u> <= s |u|^2 / 2",
-            )
+        raise _checks.error(
+            f"{type(self).__name__} must define subgaussian_proxy to use a variance proxy",
+            "a measure without that method",
+            "add a method subgaussian_proxy(self) that returns s with "
+            "log_mgf(u) - <mean, u> <= s |u|^2 / 2",
         )
 
 

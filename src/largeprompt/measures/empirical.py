@@ -38,12 +38,10 @@ class Empirical(AbstractMeasure):
     ):
         points = _checks.float_array("points", points)
         if points.ndim == 2 and points.shape[0] == 0:
-            raise ValueError(
-                _checks.message(
-                    "a prompt must have at least one token",
-                    f"points of shape {points.shape}",
-                    "pass at least one point, or use the measure itself for the infinite prompt",
-                )
+            raise _checks.error(
+                "a prompt must have at least one token",
+                f"points of shape {points.shape}",
+                "pass at least one point, or use the measure itself for the infinite prompt",
             )
         points = _checks.shaped("points", points, ("n", "d"))
         self.points = _checks.finite("points", points) if check else points

@@ -209,22 +209,17 @@ class Tilted(AbstractMeasure):
         return self.measure.finite_everywhere
 
     def sample(self, key: KeyInput, n: int) -> Empirical:
-        raise ValueError(
-            _checks.message(
-                "sample needs a measure with a sampler",
-                f"the tilt of a {type(self.measure).__name__}, known by log_mgf only",
-                "reweight a sample, measure.sample(key, n).tilt(u), "
-                "or give your class a `tilt` method",
-            )
+        raise _checks.error(
+            "sample needs a measure with a sampler",
+            f"the tilt of a {type(self.measure).__name__}, known by log_mgf only",
+            "reweight a sample, measure.sample(key, n).tilt(u), or give your class a `tilt` method",
         )
 
     def subgaussian_proxy(self) -> Float[Array, ""]:
-        raise ValueError(
-            _checks.message(
-                "subgaussian_proxy of a tilt is only known for built-in measures",
-                f"the tilt of a {type(self.measure).__name__}",
-                "give your class a `tilt` method that returns a measure with a proxy",
-            )
+        raise _checks.error(
+            "subgaussian_proxy of a tilt is only known for built-in measures",
+            f"the tilt of a {type(self.measure).__name__}",
+            "give your class a `tilt` method that returns a measure with a proxy",
         )
 
     def as_gaussian(self) -> Gaussian | None:

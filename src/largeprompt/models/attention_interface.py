@@ -58,30 +58,24 @@ def check_scores(module: Any, others: Mapping[str, Any], fix: str) -> None:
     """Raise if arguments of an attention function change the scores <k, z>."""
     for name, meaning in _OTHER_SCORES.items():
         if others.get(name) is not None:
-            raise ValueError(
-                _checks.message(
-                    "scores must be inner products of queries and keys",
-                    f"{type(module).__name__} with {meaning}",
-                    fix,
-                )
+            raise _checks.error(
+                "scores must be inner products of queries and keys",
+                f"{type(module).__name__} with {meaning}",
+                fix,
             )
 
 
 def check_model(model: Any, transformers: Any, loader: str) -> None:
     """Raise if this is no model of transformers, or one without weights."""
     if not isinstance(model, transformers.PreTrainedModel):
-        raise ValueError(
-            _checks.message(
-                "model must be a model of the transformers library",
-                f"a {type(model).__name__}",
-                f"load one with {loader}.from_pretrained(path)",
-            )
+        raise _checks.error(
+            "model must be a model of the transformers library",
+            f"a {type(model).__name__}",
+            f"load one with {loader}.from_pretrained(path)",
         )
     if model.device.type == "meta":
-        raise ValueError(
-            _checks.message(
-                "the model must have weights",
-                "a model on the device 'meta'",
-                "load it with from_pretrained, or move it with to_empty and initialise it",
-            )
+        raise _checks.error(
+            "the model must have weights",
+            "a model on the device 'meta'",
+            "load it with from_pretrained, or move it with to_empty and initialise it",
         )

@@ -65,12 +65,10 @@ class _NotPlain(Exception):
 
 def _reject(path: Path, why: str, fix: str) -> NoReturn:
     reason = " ".join(why.split())
-    raise ValueError(
-        _checks.message(
-            "a checkpoint must be a torch.save file of tensors and plain containers",
-            f"{str(path)!r} ({reason})",
-            fix,
-        )
+    raise _checks.error(
+        "a checkpoint must be a torch.save file of tensors and plain containers",
+        f"{str(path)!r} ({reason})",
+        fix,
     ) from None
 
 

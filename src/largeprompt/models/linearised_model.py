@@ -109,12 +109,10 @@ def linearise_learner(
 def _chosen(layers: Sequence[int] | None, count: int) -> tuple[int, ...]:
     found = tuple(range(1, count)) if layers is None else tuple(sorted(layers))
     if not found or len(set(found)) < len(found) or not set(found) <= set(range(count)):
-        raise ValueError(
-            _checks.message(
-                f"layers must be different numbers from 0 to {count - 1}",
-                repr(found),
-                "leave it out for all layers but the first",
-            )
+        raise _checks.error(
+            f"layers must be different numbers from 0 to {count - 1}",
+            repr(found),
+            "leave it out for all layers but the first",
         )
     return found
 
@@ -196,12 +194,10 @@ def linearised_agreement(
         for name, value in (("context", context), ("test", test), ("splits", splits))
     )
     if context + test > len(X):
-        raise ValueError(
-            _checks.message(
-                "X must have at least context + test rows",
-                f"{len(X)} rows, context {context} and test {test}",
-                "pass more rows, or a smaller context or test",
-            )
+        raise _checks.error(
+            "X must have at least context + test rows",
+            f"{len(X)} rows, context {context} and test {test}",
+            "pass more rows, or a smaller context or test",
         )
     bayes = None if probabilities is None else _probabilities(probabilities, y)
     found: list[xr.Dataset] = []
@@ -209,12 +205,10 @@ def linearised_agreement(
         order = np.asarray(jax.random.permutation(split, len(X)))[: context + test]
         seen, new = order[:context], order[context:]
         if y[new].max() > y[seen].max():
-            raise ValueError(
-                _checks.message(
-                    "every class must occur in the context",
-                    f"a split without class {y[new].max()}",
-                    "pass a larger context, or another key",
-                )
+            raise _checks.error(
+                "every class must occur in the context",
+                f"a split without class {y[new].max()}",
+                "pass a larger context, or another key",
             )
         data = _compare(model.read(X[seen], y[seen]), X[new], y[new], layers, sequential)
         if bayes is not None:
@@ -233,12 +227,10 @@ def _probabilities(value: ArrayInput, y: np.ndarray) -> np.ndarray:
     wanted = (len(y), int(y.max()) + 1)
     good = found.shape == wanted and np.all(found >= 0)
     if not good or not np.allclose(found.sum(axis=1), 1, atol=1e-6):
-        raise ValueError(
-            _checks.message(
-                f"probabilities must have shape {wanted} and rows that sum to 1",
-                f"shape {found.shape}" if found.shape != wanted else "other rows",
-                "pass one column for each class",
-            )
+        raise _checks.error(
+            f"probabilities must have shape {wanted} and rows that sum to 1",
+            f"shape {found.shape}" if found.shape != wanted else "other rows",
+            "pass one column for each class",
         )
     return found
 

@@ -45,12 +45,10 @@ def load_pretrained(path: str | Path) -> Pretrained:
             model = _from_gguf(transformers, path)
             tokenizer = transformers.AutoTokenizer.from_pretrained(path.parent, gguf_file=path.name)
     else:
-        raise ValueError(
-            _checks.message(
-                "a model must be a folder with config.json, or a .gguf file",
-                f"{str(path)!r}" + (" (not found)" if not path.exists() else ""),
-                "pass the folder that save_pretrained wrote",
-            )
+        raise _checks.error(
+            "a model must be a folder with config.json, or a .gguf file",
+            f"{str(path)!r}" + (" (not found)" if not path.exists() else ""),
+            "pass the folder that save_pretrained wrote",
         )
     return Pretrained(model.eval(), tokenizer)
 
@@ -140,12 +138,10 @@ def _whole(rule: str, path: Path) -> Iterator[None]:
         yield
     except Exception as error:  # of many kinds, some of several paragraphs
         reason = " ".join(f"{type(error).__name__}: {error}".split())
-        raise ValueError(
-            _checks.message(
-                f"a model must be {rule}",
-                f"{str(path)!r} ({reason[:_LONGEST_REASON]})",
-                "copy, convert or fetch it again",
-            )
+        raise _checks.error(
+            f"a model must be {rule}",
+            f"{str(path)!r} ({reason[:_LONGEST_REASON]})",
+            "copy, convert or fetch it again",
         ) from error
 
 

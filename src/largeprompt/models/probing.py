@@ -311,12 +311,10 @@ def _one_head(
     recorded = layer.head(number, length=settings.length)
     head, prompt, queries = recorded
     if prompt.n < 2 or not len(queries):
-        raise ValueError(
-            _checks.message(
-                "a head needs at least 2 tokens and a query that saw them all",
-                f"{prompt.n} tokens and {len(queries)} queries in {place}",
-                "record fewer queries, or pass length=",
-            )
+        raise _checks.error(
+            "a head needs at least 2 tokens and a query that saw them all",
+            f"{prompt.n} tokens and {len(queries)} queries in {place}",
+            "record fewer queries, or pass length=",
         )
     keys, values = (np.asarray(a, np.float64) for a in (prompt.keys, prompt.values))
     seen = SeenHead.of(keys, values, layer.scaling * queries.astype(np.float64))

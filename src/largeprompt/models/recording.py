@@ -44,12 +44,10 @@ class RecordedLayer(eqx.Module):
     def __check_init__(self) -> None:
         heads, groups = len(self.queries), len(self.keys)
         if heads % groups:
-            raise ValueError(
-                _checks.message(
-                    "the number of query heads must be a multiple of that of key-value heads",
-                    f"{heads} and {groups}",
-                    "record queries, keys and values of the same layer",
-                )
+            raise _checks.error(
+                "the number of query heads must be a multiple of that of key-value heads",
+                f"{heads} and {groups}",
+                "record queries, keys and values of the same layer",
             )
 
     @property
@@ -73,10 +71,8 @@ class RecordedLayer(eqx.Module):
         """
         length = self._default_length() if length is None else length
         if not 1 <= length <= self.n:
-            raise ValueError(
-                _checks.message(
-                    f"length must be between 1 and {self.n}", repr(length), "record a longer prompt"
-                )
+            raise _checks.error(
+                f"length must be between 1 and {self.n}", repr(length), "record a longer prompt"
             )
         group = self.group(head)
         keys, values = self.keys[group, :length], self.values[group, :length]
@@ -197,10 +193,8 @@ class Recording(eqx.Module):
         found = arrays.get("format")
         if found is None or found.ndim or found.dtype.kind not in "iu" or found != _FORMAT:
             other = "another kind of file" if found is None else " ".join(str(found).split())
-            raise ValueError(
-                _checks.message(
-                    f"a recording must have format {_FORMAT}", other, "record the model again"
-                )
+            raise _checks.error(
+                f"a recording must have format {_FORMAT}", other, "record the model again"
             )
         try:
             return cls._of(arrays)
@@ -241,10 +235,8 @@ class Recording(eqx.Module):
 
 
 def _not_a_recording(path: str | Path, reason: str) -> ValueError:
-    return ValueError(
-        _checks.message(
-            "a recording must be a file written by Recording.save",
-            f"{path!s} ({reason})",
-            "record the model again",
-        )
+    return _checks.error(
+        "a recording must be a file written by Recording.save",
+        f"{path!s} ({reason})",
+        "record the model again",
     )

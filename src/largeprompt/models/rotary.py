@@ -33,27 +33,19 @@ def rotate(
     z = np.asarray(_checks.finite("queries", queries))
     by = np.asarray(_checks.finite("by", by), np.float64)  # angles in double precision
     if z.ndim < 2 or z.shape[-1] % 2:
-        raise ValueError(
-            _checks.message(
-                "queries must have shape (..., q, k) with even k", f"{z.shape}", "pass whole heads"
-            )
+        raise _checks.error(
+            "queries must have shape (..., q, k) with even k", f"{z.shape}", "pass whole heads"
         )
     if by.shape not in ((), (z.shape[-2],)):
-        raise ValueError(
-            _checks.message(
-                f"by must be one number or {z.shape[-2]}, one for each query",
-                f"shape {by.shape}",
-                "pass new positions minus old ones",
-            )
+        raise _checks.error(
+            f"by must be one number or {z.shape[-2]}, one for each query",
+            f"shape {by.shape}",
+            "pass new positions minus old ones",
         )
     if pairs not in get_args(Pairs):
-        raise ValueError(
-            _checks.message(f"pairs must be one of {get_args(Pairs)}", repr(pairs), "see help")
-        )
+        raise _checks.error(f"pairs must be one of {get_args(Pairs)}", repr(pairs), "see help")
     if not (np.isfinite(base) and base > 0):
-        raise ValueError(
-            _checks.message("base must be a positive number", repr(base), "see the model's config")
-        )
+        raise _checks.error("base must be a positive number", repr(base), "see the model's config")
     half = z.shape[-1] // 2
     return _turned(z, by, float(base) ** (-np.arange(half) / half), pairs)
 

@@ -302,22 +302,18 @@ class TabPFN(eqx.Module):
         """The learner, and the labelled tokens before each layer."""
         X = checked_rows("X", X, None)
         if X.shape[1] > self.features:
-            raise ValueError(
-                _checks.message(
-                    f"X must have at most {self.features} features",
-                    f"{X.shape[1]} columns",
-                    "choose columns, or project them by principal components",
-                )
+            raise _checks.error(
+                f"X must have at most {self.features} features",
+                f"{X.shape[1]} columns",
+                "choose columns, or project them by principal components",
             )
         y = checked_labels(y, len(X), self.most_classes)
         rule = InputRule.of(X, self.features)
         if not rule.kept.any():
-            raise ValueError(
-                _checks.message(
-                    "X must have a feature that is not constant",
-                    f"{X.shape[0]} equal rows",
-                    "pass rows that differ",
-                )
+            raise _checks.error(
+                "X must have a feature that is not constant",
+                f"{X.shape[0]} equal rows",
+                "pass rows that differ",
             )
         x, labels = jax.device_put((rule(X), y.astype(np.float32)))
         tokens = _labelled(self.encoder, self.label_encoder, x, labels)
@@ -334,10 +330,8 @@ def checked_rows(name: str, value: ArrayInput, features: int | None) -> np.ndarr
     rows = _checks.known(name, value)
     if rows.ndim != 2 or not rows.size or features not in (None, rows.shape[1]):
         wanted = "(rows, features)" if features is None else f"(rows, {features})"
-        raise ValueError(
-            _checks.message(
-                f"{name} must have shape {wanted}", f"shape {rows.shape}", "pass one row per case"
-            )
+        raise _checks.error(
+            f"{name} must have shape {wanted}", f"shape {rows.shape}", "pass one row per case"
         )
     return _checks.require(
         rows,
@@ -352,21 +346,17 @@ def checked_labels(value: ArrayInput, n: int, most: int) -> np.ndarray:
     """Labels as whole numbers."""
     labels = _checks.known("y", value)
     if labels.shape != (n,):
-        raise ValueError(
-            _checks.message(
-                f"y must have one label for each of the {n} rows of X",
-                f"shape {labels.shape}",
-                "pass an array of shape (rows,)",
-            )
+        raise _checks.error(
+            f"y must have one label for each of the {n} rows of X",
+            f"shape {labels.shape}",
+            "pass an array of shape (rows,)",
         )
     whole = np.isfinite(labels) & (labels == np.round(labels)) & (labels >= 0) & (labels < most)
     if n < 2 or not whole.all() or labels.max() < 1:
-        raise ValueError(
-            _checks.message(
-                f"y must have labels 0, 1, ... of at least two and at most {most} classes",
-                f"labels {np.unique(labels)[:12]}",
-                "number them with np.unique(labels, return_inverse=True)[1]",
-            )
+        raise _checks.error(
+            f"y must have labels 0, 1, ... of at least two and at most {most} classes",
+            f"labels {np.unique(labels)[:12]}",
+            "number them with np.unique(labels, return_inverse=True)[1]",
         )
     return labels.astype(np.int64)
 
@@ -381,12 +371,10 @@ def _state(path: Path, found: Any) -> tuple[dict[str, np.ndarray], int]:
         heads = int(settings["nhead"])
         tensors = {name.removeprefix(_PREFIX): np.asarray(value) for name, value in state.items()}
     except (TypeError, ValueError, KeyError, AttributeError) as error:
-        raise ValueError(
-            _checks.message(
-                "a TabPFN checkpoint must be (state_dict, optimiser, settings with 'nhead')",
-                f"{str(path)!r} ({type(error).__name__}: {error})",
-                "run `largeprompt models fetch tabpfn`",
-            )
+        raise _checks.error(
+            "a TabPFN checkpoint must be (state_dict, optimiser, settings with 'nhead')",
+            f"{str(path)!r} ({type(error).__name__}: {error})",
+            "run `largeprompt models fetch tabpfn`",
         ) from error
     return tensors, heads
 
@@ -396,12 +384,10 @@ def _from_state(state: Mapping[str, np.ndarray], heads: int) -> TabPFN:
 
     def tensor(name: str) -> Float[Array, "..."]:
         if name not in state or not np.all(np.isfinite(state[name])):
-            raise ValueError(
-                _checks.message(
-                    f"a TabPFN checkpoint must have a finite tensor {name!r}",
-                    f"{len(state)} others" if name not in state else "NaN or infinity",
-                    "run `largeprompt models fetch tabpfn`",
-                )
+            raise _checks.error(
+                f"a TabPFN checkpoint must have a finite tensor {name!r}",
+                f"{len(state)} others" if name not in state else "NaN or infinity",
+                "run `largeprompt models fetch tabpfn`",
             )
         return jax.device_put(np.asarray(state[name], np.float32))
 

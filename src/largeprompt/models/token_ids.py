@@ -15,12 +15,10 @@ def on_host(name: str, value: Any) -> Any:
     if not hasattr(value, "detach"):  # a method of tensors
         return value
     if value.device.type == "meta":
-        raise ValueError(
-            _checks.message(
-                f"{name} must have values",
-                "a tensor on the device 'meta'",
-                "pass a tensor of another device, or a list of integers",
-            )
+        raise _checks.error(
+            f"{name} must have values",
+            "a tensor on the device 'meta'",
+            "pass a tensor of another device, or a list of integers",
         )
     return value.detach().cpu()
 
@@ -28,9 +26,7 @@ def on_host(name: str, value: Any) -> Any:
 def check_ids(name: str, ids: Any, model: Any) -> None:
     """Raise if a tensor on the host has anything but ids of the model's vocabulary."""
     if ids.is_floating_point() or ids.is_complex():
-        raise ValueError(
-            _checks.message(f"{name} must be integers", str(ids.dtype), "pass a tokenizer's ids")
-        )
+        raise _checks.error(f"{name} must be integers", str(ids.dtype), "pass a tokenizer's ids")
     try:
         size = getattr(model.get_input_embeddings(), "num_embeddings", None)
     except NotImplementedError:  # a model that does not read tokens
@@ -38,12 +34,10 @@ def check_ids(name: str, ids: Any, model: Any) -> None:
     outside = np.asarray(ids)
     outside = outside[(outside < 0) | (outside >= (np.inf if size is None else size))]
     if outside.size:
-        raise ValueError(
-            _checks.message(
-                f"{name} must be between 0 and {size - 1}, the vocabulary of {type(model).__name__}"
-                if size is not None
-                else f"{name} must be at least 0",
-                str(int(outside.flat[0])),
-                "tokenise with the tokenizer of this model",
-            )
+        raise _checks.error(
+            f"{name} must be between 0 and {size - 1}, the vocabulary of {type(model).__name__}"
+            if size is not None
+            else f"{name} must be at least 0",
+            str(int(outside.flat[0])),
+            "tokenise with the tokenizer of this model",
         )

@@ -51,12 +51,10 @@ def checked(
     try:
         np.broadcast_shapes(*(a.shape for a in results))
     except ValueError as error:
-        raise ValueError(
-            _checks.message(
-                "sigma and L must broadcast",
-                f"shapes {results[0].shape} and {results[1].shape}",
-                "add axes, for example sigma[:, None] against L[None, :]",
-            )
+        raise _checks.error(
+            "sigma and L must broadcast",
+            f"shapes {results[0].shape} and {results[1].shape}",
+            "add axes, for example sigma[:, None] against L[None, :]",
         ) from error
     deviation, length = results
     unresolved = (deviation > RESOLVED**power) & (length < SHORT)

@@ -404,12 +404,10 @@ def pair_moments(
     try:
         np.broadcast_shapes(*shapes)
     except ValueError as error:
-        raise ValueError(
-            _checks.message(
-                "sigma_a, sigma_b, rho and L must broadcast",
-                f"shapes {', '.join(map(str, shapes))}",
-                "add axes, for example sigma_a[:, None] against L[None, :]",
-            )
+        raise _checks.error(
+            "sigma_a, sigma_b, rho and L must broadcast",
+            f"shapes {', '.join(map(str, shapes))}",
+            "add axes, for example sigma_a[:, None] against L[None, :]",
         ) from error
     return PairMoments(*apply(name, _kernel, sigma_a, L, sigma_b**2, rho * sigma_a * sigma_b))
 

@@ -32,12 +32,10 @@ def checked_factors(factors: Factors) -> Factors:
     except (TypeError, ValueError):
         good = False
     if not good:
-        raise ValueError(
-            _checks.message(
-                "factors must be a non-empty tuple of integer pairs (j, k) with j >= 0, k >= 1",
-                repr(factors),
-                "pass for example ((1, 1), (1, 1)) for (sum_i p_i s_i)^2",
-            )
+        raise _checks.error(
+            "factors must be a non-empty tuple of integer pairs (j, k) with j >= 0, k >= 1",
+            repr(factors),
+            "pass for example ((1, 1), (1, 1)) for (sum_i p_i s_i)^2",
         )
     return tuple(sorted(pairs, reverse=True))
 

@@ -127,12 +127,10 @@ def _participation_moments(L: float, sigma_max: float) -> MomentTable:
         if error <= _TOLERANCE:
             return _moment_table(coefficients, largest, error, L)
         panels *= 2
-    raise ValueError(
-        _checks.message(
-            f"a ParticipationTable must reach relative error {_TOLERANCE:g}",
-            f"L = {L:g} and sigma_max = {sigma_max:g}, where it reaches {error:.1e}",
-            "lower sigma_max or L, or call participation directly",
-        )
+    raise _checks.error(
+        f"a ParticipationTable must reach relative error {_TOLERANCE:g}",
+        f"L = {L:g} and sigma_max = {sigma_max:g}, where it reaches {error:.1e}",
+        "lower sigma_max or L, or call participation directly",
     )
 
 
@@ -154,21 +152,17 @@ class ParticipationTable(eqx.Module):
 
     def __init__(self, L: ArrayInput, sigma_max: ArrayInput):
         if is_traced(L, sigma_max):
-            raise ValueError(
-                _checks.message(
-                    "L and sigma_max of a ParticipationTable must be known numbers",
-                    "traced values",
-                    "build the table outside jit and pass it in",
-                )
+            raise _checks.error(
+                "L and sigma_max of a ParticipationTable must be known numbers",
+                "traced values",
+                "build the table outside jit and pass it in",
             )
         top, length = checked("ParticipationTable", sigma_max, L)
         if top.shape or length.shape or top <= 0:
-            raise ValueError(
-                _checks.message(
-                    "L and sigma_max must be single numbers, sigma_max > 0",
-                    f"shapes {length.shape} and {top.shape}, sigma_max {sigma_max}",
-                    "build one table for each L",
-                )
+            raise _checks.error(
+                "L and sigma_max must be single numbers, sigma_max > 0",
+                f"shapes {length.shape} and {top.shape}, sigma_max {sigma_max}",
+                "build one table for each L",
             )
         self.moments = _participation_moments(float(length), float(top))
         with jax.enable_x64(True):

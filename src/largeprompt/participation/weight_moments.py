@@ -151,21 +151,17 @@ def participation_moment(
     """
     ks = tuple(ks) if isinstance(ks, (tuple, list)) else (ks,)
     if not all(isinstance(k, int) and not isinstance(k, bool) and k >= 1 for k in ks):
-        raise ValueError(
-            _checks.message(
-                "ks must be a tuple of positive integers",
-                repr(ks),
-                "pass for example (2, 2) for E (sum p^2)^2",
-            )
+        raise _checks.error(
+            "ks must be a tuple of positive integers",
+            repr(ks),
+            "pass for example (2, 2) for E (sum p^2)^2",
         )
     ks = tuple(sorted((k for k in ks if k > 1), reverse=True))
     if sum(ks) > _HIGHEST:
-        raise ValueError(
-            _checks.message(
-                f"the orders in ks must add up to at most {_HIGHEST}",
-                f"{_checks.shown(ks)}, which add up to {_checks.shown(sum(ks))}",
-                "take lower orders: for large k the largest weight alone matters",
-            )
+        raise _checks.error(
+            f"the orders in ks must add up to at most {_HIGHEST}",
+            f"{_checks.shown(ks)}, which add up to {_checks.shown(sum(ks))}",
+            "take lower orders: for large k the largest weight alone matters",
         )
     kernel = moment_kernel(ks) if ks else _ones
     return apply("participation_moment", kernel, sigma, L)[0]

@@ -51,12 +51,10 @@ class ErrorTable(eqx.Module):
         L = length_vector(lengths)
         finite = np.isfinite(L)
         if np.any(finite & (self.longest < L)):
-            raise ValueError(
-                _checks.message(
-                    f"lengths must be at most {self.longest:g}, or infinity",
-                    f"{np.max(L[finite]):g}",
-                    "pass a larger `longest` to error_table",
-                )
+            raise _checks.error(
+                f"lengths must be at most {self.longest:g}, or infinity",
+                f"{np.max(L[finite]):g}",
+                "pass a larger `longest` to error_table",
             )
         padded = np.where(finite, L, 1.0)
         if isinstance(self.sums, Sums):

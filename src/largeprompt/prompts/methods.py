@@ -143,12 +143,8 @@ class QuasiMonteCarlo(AbstractMethod):
         self.points = None if points is None else _checks.count("points", points)
         self.replicates = _checks.count("replicates", replicates)
         if self.replicates < 2:
-            raise ValueError(
-                _checks.message(
-                    "replicates must be at least 2",
-                    "1",
-                    "pass 8: the error is their standard error",
-                )
+            raise _checks.error(
+                "replicates must be at least 2", "1", "pass 8: the error is their standard error"
             )
 
     @property
@@ -364,12 +360,10 @@ def as_method(method: AbstractMethod | None) -> AbstractMethod:
         return Exact()
     if isinstance(method, AbstractMethod):
         return method
-    raise ValueError(
-        _checks.message(
-            "method must be a method object",
-            repr(method),
-            "pass lp.Exact(), lp.QuasiMonteCarlo(key) or lp.MonteCarlo(key)",
-        )
+    raise _checks.error(
+        "method must be a method object",
+        repr(method),
+        "pass lp.Exact(), lp.QuasiMonteCarlo(key) or lp.MonteCarlo(key)",
     )
 
 
@@ -385,12 +379,10 @@ def _over_queries(
     """The average over queries of law nu at lengths of any shape."""
     check_dimensions(head, mu, nu)
     if is_traced(head, mu, nu, L):
-        raise ValueError(
-            _checks.message(
-                "an average over a law of queries takes known numbers",
-                "arguments traced by jit, vmap or grad",
-                "call it outside, or pass queries as an array",
-            )
+        raise _checks.error(
+            "an average over a law of queries takes known numbers",
+            "arguments traced by jit, vmap or grad",
+            "call it outside, or pass queries as an array",
         )
     lengths = np.asarray(length_array(L))
     flat = lengths.reshape(-1)
@@ -431,12 +423,10 @@ def _at_queries(
     if normal is not None or atoms is not None or is_mixture:
         raise sampled_only(quantity)
     points = "lp.QuasiMonteCarlo(key) or " if len(head.heads) == 1 else ""
-    raise ValueError(
-        _checks.message(
-            "Exact() serves mixtures of Gaussians and of finitely many atoms, or L = infinity",
-            f"{quantity.name} of {type(mu).__name__} tokens at finite L",
-            f"pass method={points}lp.MonteCarlo(key)",
-        )
+    raise _checks.error(
+        "Exact() serves mixtures of Gaussians and of finitely many atoms, or L = infinity",
+        f"{quantity.name} of {type(mu).__name__} tokens at finite L",
+        f"pass method={points}lp.MonteCarlo(key)",
     )
 
 
@@ -444,10 +434,8 @@ def needed_key(method: QuasiMonteCarlo | MonteCarlo) -> Key[Array, ""]:
     """The key of a method that draws random numbers."""
     if method.key is None:
         name = type(method).__name__
-        raise ValueError(
-            _checks.message(
-                f"{name} needs a key", "key=None", f"pass {name}(jax.random.key(0), ...)"
-            )
+        raise _checks.error(
+            f"{name} needs a key", "key=None", f"pass {name}(jax.random.key(0), ...)"
         )
     return method.key
 
@@ -477,11 +465,9 @@ def _replicates(shared: tuple, indices: Array, function: Callable | None = None)
 def _finite(values: np.ndarray) -> np.ndarray:
     """The replicates, or an error if one of them is NaN or infinite."""
     if not np.all(np.isfinite(values)):
-        raise ValueError(
-            _checks.message(
-                "every replicate must be finite",
-                f"{int(np.sum(~np.isfinite(values)))} values that are NaN or infinite",
-                "check the scale of the scores, or turn on 64-bit mode",
-            )
+        raise _checks.error(
+            "every replicate must be finite",
+            f"{int(np.sum(~np.isfinite(values)))} values that are NaN or infinite",
+            "check the scale of the scores, or turn on 64-bit mode",
         )
     return values

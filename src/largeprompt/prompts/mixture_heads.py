@@ -95,12 +95,10 @@ def _rows(law: TokenLaw, tilts: tuple[np.ndarray, np.ndarray], L: float) -> list
         found.append(_Rows(share * np.outer(mass, other), points, G - axes.T @ axes, error))
     count = sum(rows.weights.size for rows in found)
     if count > _MOST_ATOMS:
-        raise ValueError(
-            _checks.message(
-                f"averages of two softmaxes sum over at most {_MOST_ATOMS} atoms and scores",
-                f"{count} of them",
-                "pass method=lp.MonteCarlo(key), or scale the heads down",
-            )
+        raise _checks.error(
+            f"averages of two softmaxes sum over at most {_MOST_ATOMS} atoms and scores",
+            f"{count} of them",
+            "pass method=lp.MonteCarlo(key), or scale the heads down",
         )
     return found
 
@@ -176,12 +174,10 @@ def _reader(every: list[_Rows], tilt: np.ndarray, V: np.ndarray, L: float) -> _R
     count = 2 + math.ceil((high - low) / _STEP)
     most = min(_MOST_NODES, math.isqrt(_MOST_AVERAGES // (3 + 2 * len(V))))
     if count > most:
-        raise ValueError(
-            _checks.message(
-                f"averages of two softmaxes take at most {most} nodes for this output",
-                f"{count} for scores that differ by {np.ptp(scores[present]):.3g} and L = {L:g}",
-                "pass method=lp.MonteCarlo(key), or scale the heads down",
-            )
+        raise _checks.error(
+            f"averages of two softmaxes take at most {most} nodes for this output",
+            f"{count} for scores that differ by {np.ptp(scores[present]):.3g} and L = {L:g}",
+            "pass method=lp.MonteCarlo(key), or scale the heads down",
         )
     ends = np.cumsum([rows.weights.size for rows in every])[:-1]
     split = [np.split(a, ends) for a in (growth, values)]
@@ -350,12 +346,10 @@ def _crossed(
 
 def _require_known(what: str, *args: Any) -> None:
     if is_traced(*args):
-        raise ValueError(
-            _checks.message(
-                f"{what} on atoms and mixtures take known numbers",
-                "arguments traced by jit, vmap or grad",
-                "call it outside, or sample: lp.sample_outputs, method=lp.MonteCarlo(key)",
-            )
+        raise _checks.error(
+            f"{what} on atoms and mixtures take known numbers",
+            "arguments traced by jit, vmap or grad",
+            "call it outside, or sample: lp.sample_outputs, method=lp.MonteCarlo(key)",
         )
 
 
@@ -412,12 +406,10 @@ def _certified(found: Bounded, sizes: Values) -> Bounded:
     shares = np.where(sizes > 0, found.error / np.where(sizes > 0, sizes, 1.0), 0.0)
     relative = np.max(shares, initial=0.0)
     if not relative <= _ACCURACY:
-        raise ValueError(
-            _checks.message(
-                f"the relative error of the Laplace integral must be at most {_ACCURACY:.0e}",
-                f"{relative:.1e}",
-                "scale the heads down, or sample prompts with method=lp.MonteCarlo(key)",
-            )
+        raise _checks.error(
+            f"the relative error of the Laplace integral must be at most {_ACCURACY:.0e}",
+            f"{relative:.1e}",
+            "scale the heads down, or sample prompts with method=lp.MonteCarlo(key)",
         )
     return found
 

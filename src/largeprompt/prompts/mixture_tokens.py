@@ -70,7 +70,7 @@ def require_law(mu: AbstractMeasure, what: str, fix: str) -> None:
     """Raise for tokens that are not atoms and Gaussians: `what` is not known exactly for them."""
     if token_law(mu) is None:
         rule = f"{what} is known for Gaussian tokens, atoms and their mixtures"
-        raise ValueError(_checks.message(rule, type(mu).__name__, fix))
+        raise _checks.error(rule, type(mu).__name__, fix)
 
 
 def needed_law(mu: AbstractMeasure) -> TokenLaw:

@@ -82,10 +82,8 @@ def common_shape(batch: tuple[int, ...], lengths: tuple[int, ...]) -> tuple[int,
     try:
         return np.broadcast_shapes(batch, lengths)
     except ValueError as error:
-        raise ValueError(
-            _checks.message(
-                "the batch of z and the shape of L must broadcast",
-                f"a batch of shape {batch} and L of shape {lengths}",
-                "add axes, for example L[:, None] against a batch of queries",
-            )
+        raise _checks.error(
+            "the batch of z and the shape of L must broadcast",
+            f"a batch of shape {batch} and L of shape {lengths}",
+            "add axes, for example L[:, None] against a batch of queries",
         ) from error

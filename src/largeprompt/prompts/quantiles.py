@@ -38,12 +38,10 @@ class ErrorQuantiles(AbstractQuantity):
     def __init__(self, levels: ArrayInput):
         array = _checks.known("levels", levels)
         if array.ndim > 1 or not array.size or not np.all((array > 0) & (array < 1)):
-            raise ValueError(
-                _checks.message(
-                    "levels must be a number between 0 and 1, or a sequence of them",
-                    repr(levels),
-                    "pass for example [0.5, 0.95]",
-                )
+            raise _checks.error(
+                "levels must be a number between 0 and 1, or a sequence of them",
+                repr(levels),
+                "pass for example [0.5, 0.95]",
             )
         self.levels = tuple(array.tolist()) if array.ndim else float(array)
 

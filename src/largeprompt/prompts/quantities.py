@@ -232,9 +232,7 @@ class OutputError(_AbstractOfOutput):
 
     def __check_init__(self) -> None:
         if self.to not in ("limit", "linear"):
-            raise ValueError(
-                _checks.message("to must be 'limit' or 'linear'", repr(self.to), "pass 'limit'")
-            )
+            raise _checks.error("to must be 'limit' or 'linear'", repr(self.to), "pass 'limit'")
 
     @property
     def name(self) -> str:
@@ -309,9 +307,7 @@ class GradientError(AbstractQuantity):
 
     def __check_init__(self) -> None:
         if self.matrix not in ("U", "V"):
-            raise ValueError(
-                _checks.message("matrix must be 'U' or 'V'", repr(self.matrix), "pass 'U'")
-            )
+            raise _checks.error("matrix must be 'U' or 'V'", repr(self.matrix), "pass 'U'")
 
     @property
     def name(self) -> str:
@@ -448,12 +444,10 @@ def mean_and_error(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 def sampled_only(quantity: AbstractQuantity) -> ValueError:
     """Error for a quantity without a formula."""
-    return ValueError(
-        _checks.message(
-            "only MonteCarlo averages this quantity at finite L",
-            quantity.name,
-            "pass method=lp.MonteCarlo(key)",
-        )
+    return _checks.error(
+        "only MonteCarlo averages this quantity at finite L",
+        quantity.name,
+        "pass method=lp.MonteCarlo(key)",
     )
 
 
@@ -480,11 +474,9 @@ def as_quantity(quantity: Any) -> AbstractQuantity:
         return quantity
     if callable(quantity) and not isinstance(quantity, type):
         return FunctionOfOutput(quantity)
-    raise ValueError(
-        _checks.message(
-            "quantity must be Output(), SecondMoment(), OutputError(), GradientError('U' or 'V'), "
-            "ErrorQuantiles(levels) or a function of the output",
-            f"the class {quantity.__name__}" if isinstance(quantity, type) else repr(quantity),
-            f"did you mean {_closest(quantity)}?",
-        )
+    raise _checks.error(
+        "quantity must be Output(), SecondMoment(), OutputError(), GradientError('U' or 'V'), "
+        "ErrorQuantiles(levels) or a function of the output",
+        f"the class {quantity.__name__}" if isinstance(quantity, type) else repr(quantity),
+        f"did you mean {_closest(quantity)}?",
     )

@@ -64,13 +64,11 @@ def scrambled(
 def needed(scrambling: Scrambling | None, law: AbstractMeasure, role: str) -> Scrambling:
     """The random numbers, or an error where there are none: the law has no exact average."""
     if scrambling is None:
-        raise ValueError(
-            _checks.message(
-                f"Exact() does not average over {role} of law {type(law).__name__} in dimension "
-                f"{law.dim}",
-                "method=Exact() (the default)",
-                "pass method=lp.QuasiMonteCarlo(key), or lp.MonteCarlo(key)",
-            )
+        raise _checks.error(
+            f"Exact() does not average over {role} of law {type(law).__name__} in dimension "
+            f"{law.dim}",
+            "method=Exact() (the default)",
+            "pass method=lp.QuasiMonteCarlo(key), or lp.MonteCarlo(key)",
         )
     return scrambling
 

@@ -83,20 +83,16 @@ def check_dimensions(head: AbstractHead, mu: AbstractMeasure, nu: AbstractMeasur
     """Check that both laws are measures of the head's dimension."""
     for name, law, dim in (("mu", mu, head.dim), ("nu", nu, head.query_dim)):
         if not isinstance(law, AbstractMeasure):
-            raise ValueError(
-                _checks.message(
-                    f"{name} must be a measure",
-                    type(law).__name__,
-                    "wrap one point as Dirac(z), several as Empirical(points)",
-                )
+            raise _checks.error(
+                f"{name} must be a measure",
+                type(law).__name__,
+                "wrap one point as Dirac(z), several as Empirical(points)",
             )
         if law.dim != dim:
-            raise ValueError(
-                _checks.message(
-                    f"{name} must have the dimension of the head, {dim}",
-                    f"a {type(law).__name__} of dimension {law.dim}",
-                    f"map it with {name}.affine(A), or change the head",
-                )
+            raise _checks.error(
+                f"{name} must have the dimension of the head, {dim}",
+                f"a {type(law).__name__} of dimension {law.dim}",
+                f"map it with {name}.affine(A), or change the head",
             )
 
 
@@ -150,12 +146,10 @@ def _over_variances(
             values, scale, fixed = at(lengths)
         if len(found) == 1 and not _within(_PROMISE, values.error, scale):
             worst = np.max(values.error / np.where(scale > 0, scale, 1.0))
-            raise ValueError(
-                _checks.message(
-                    f"averages over queries must be known to a relative error of {_PROMISE:g}",
-                    f"an error of {worst:.1e}, with queries of law {type(nu).__name__}",
-                    "pass method=lp.MonteCarlo(key), or scale the head down",
-                )
+            raise _checks.error(
+                f"averages over queries must be known to a relative error of {_PROMISE:g}",
+                f"an error of {worst:.1e}, with queries of law {type(nu).__name__}",
+                "pass method=lp.MonteCarlo(key), or scale the head down",
             )
         slope = None if values.slope is None else values.slope.reshape(shape)
         return Values(
@@ -235,14 +229,12 @@ def _check_tail(terms: np.ndarray, lengths: np.ndarray) -> None:
     heavy = np.isfinite(lengths) & (tail_index(terms) > HEAVY)
     if heavy.any():
         shortest = float(lengths[heavy].min())
-        raise ValueError(
-            _checks.message(
-                "an average over random queries needs queries that represent its tail",
-                f"errors with a tail index above {HEAVY} from L = {shortest:g} on: rare large "
-                "queries carry the average there",
-                "ask for shorter prompts, scale the head down, or pass Gaussian or bounded queries "
-                "of few dimensions",
-            )
+        raise _checks.error(
+            "an average over random queries needs queries that represent its tail",
+            f"errors with a tail index above {HEAVY} from L = {shortest:g} on: rare large "
+            "queries carry the average there",
+            "ask for shorter prompts, scale the head down, or pass Gaussian or bounded queries "
+            "of few dimensions",
         )
 
 
@@ -295,13 +287,11 @@ def _over_points(
             error = error + np.abs(total(coarse, lengths)[0] - value)
         worst = float(np.max(error)) / max(float(np.max(np.abs(value))), 1e-300)
         if scrambling is None and worst > _PROMISE_OF_POINTS:
-            raise ValueError(
-                _checks.message(
-                    "averages of several heads over queries must be known to a relative error of "
-                    f"{_PROMISE_OF_POINTS:g}",
-                    f"an error of {worst:.1e}, with queries of law {type(nu).__name__}",
-                    "pass method=lp.MonteCarlo(key), or scale the heads down",
-                )
+            raise _checks.error(
+                "averages of several heads over queries must be known to a relative error of "
+                f"{_PROMISE_OF_POINTS:g}",
+                f"an error of {worst:.1e}, with queries of law {type(nu).__name__}",
+                "pass method=lp.MonteCarlo(key), or scale the heads down",
             )
         return Values(value, error)
 

@@ -131,20 +131,16 @@ def _one_query(
     queries, batch = queries_of(head, mu, z)
     normal = mu.as_gaussian()
     if normal is None:
-        raise ValueError(
-            _checks.message(
-                f"{name} draws scores of Gaussian tokens",
-                f"a {type(mu).__name__}",
-                "attend to mu.sample(key, L), or average with expect(..., lp.MonteCarlo(key))",
-            )
+        raise _checks.error(
+            f"{name} draws scores of Gaussian tokens",
+            f"a {type(mu).__name__}",
+            "attend to mu.sample(key, L), or average with expect(..., lp.MonteCarlo(key))",
         )
     if batch:
-        raise ValueError(
-            _checks.message(
-                f"{name} takes one query of shape ({head.query_dim},)",
-                f"z of shape {(*batch, head.query_dim)}",
-                "use jax.vmap over the queries, with one key each",
-            )
+        raise _checks.error(
+            f"{name} takes one query of shape ({head.query_dim},)",
+            f"z of shape {(*batch, head.query_dim)}",
+            "use jax.vmap over the queries, with one key each",
         )
     return normal, queries[0].astype(mu.dtype), token_count(L), _checks.count("n", n)
 

@@ -45,12 +45,10 @@ def output_covariance(
     try:
         np.broadcast_shapes(queries.shape, queries2.shape)
     except ValueError as error:
-        raise ValueError(
-            _checks.message(
-                "the batches of z and z2 must broadcast",
-                f"shapes {np.shape(z)} and {np.shape(z2)}",
-                "add axes, for example z[:, None] against z2[None, :] for all pairs",
-            )
+        raise _checks.error(
+            "the batches of z and z2 must broadcast",
+            f"shapes {np.shape(z)} and {np.shape(z2)}",
+            "add axes, for example z[:, None] against z2[None, :] for all pairs",
         ) from error
     normal = mu.as_gaussian()
     if normal is None:

@@ -89,12 +89,10 @@ class PromptUncertainty(eqx.Module):
         """Whether the confidence region contains `point`, of shape (m,) or (..., m)."""
         point = _checks.finite("point", point)
         if point.ndim == 0 or point.shape[-1] != self.output.shape[-1]:
-            raise ValueError(
-                _checks.message(
-                    f"point must have shape (..., {self.output.shape[-1]}), as the output",
-                    f"shape {point.shape}",
-                    "pass an output, for example lp.attend(head, mu, z)",
-                )
+            raise _checks.error(
+                f"point must have shape (..., {self.output.shape[-1]}), as the output",
+                f"shape {point.shape}",
+                "pass an output, for example lp.attend(head, mu, z)",
             )
         return _inside(self.output, self.covariance, self.radius, point)
 
@@ -158,7 +156,7 @@ def prompt_uncertainty(
     """
     level = _checks.number("level", level, "pass for example 0.95", above=0.0)
     if level >= 1:
-        raise ValueError(_checks.message("level must be < 1", f"{level:g}", "pass 0.95"))
+        raise _checks.error("level must be < 1", f"{level:g}", "pass 0.95")
     z = checked_queries(head, prompt, z)
     tokens = _checked_tokens(prompt)
     if is_traced(head, tokens, z):
@@ -172,20 +170,16 @@ def _checked_tokens(prompt: AbstractMeasure) -> Empirical:
     """The tokens of the prompt: two or more, with weight in both halves."""
     tokens = prompt.as_prompt()
     if tokens is None:
-        raise ValueError(
-            _checks.message(
-                "prompt must be given by its tokens",
-                f"a {type(prompt).__name__}",
-                "pass Empirical(tokens); the exact error of a law is lp.output_error",
-            )
+        raise _checks.error(
+            "prompt must be given by its tokens",
+            f"a {type(prompt).__name__}",
+            "pass Empirical(tokens); the exact error of a law is lp.output_error",
         )
     if tokens.n < 2:
-        raise ValueError(
-            _checks.message(
-                "prompt must have at least 2 tokens: their differences make the error bar",
-                "1 token",
-                "pass a longer prompt",
-            )
+        raise _checks.error(
+            "prompt must have at least 2 tokens: their differences make the error bar",
+            "1 token",
+            "pass a longer prompt",
         )
     if tokens.log_weights is None:
         return tokens

@@ -23,7 +23,7 @@ from jax.extend.backend import backends
 from jaxtyping import Array, Float, UInt32
 
 from .. import _native
-from .._message import message
+from .._message import error
 from .._softmax_sums import NO_WEIGHT, SoftmaxSums
 from .normals import Words, normal_pairs
 
@@ -112,12 +112,10 @@ def capacity_for(L: int, layout: Layout) -> int:
     So few programs serve all lengths, and at most an eighth of the counters is wasted.
     """
     if L > _LONGEST:
-        raise ValueError(
-            message(
-                f"a sampled prompt has at most 2^32 - 1 = {_LONGEST} tokens",
-                f"L = {L}",
-                "use an exact average, whose cost does not depend on L",
-            )
+        raise error(
+            f"a sampled prompt has at most 2^32 - 1 = {_LONGEST} tokens",
+            f"L = {L}",
+            "use an exact average, whose cost does not depend on L",
         )
     pairs = -(-L // layout.per_counter)
     grain = 2 ** max(0, pairs.bit_length() - 4)

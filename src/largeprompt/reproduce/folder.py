@@ -20,7 +20,7 @@ from typing import NamedTuple
 import xarray as xr
 
 from .._files import atomic_write
-from .._message import message
+from .._message import error
 from ..sweep import Sweep
 from ..sweep.store import Damaged, Store
 from . import studies
@@ -83,31 +83,25 @@ def _earlier_results(folder: Path, scale: str, seed: int, resume: bool) -> dict[
     if not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):
         return {}
     if not (folder / MANIFEST).is_file():
-        raise ValueError(
-            message(
-                "the output must be a new or empty folder, or one written by this command",
-                f"{str(folder)!r}, which holds something else",
-                "pass another --out",
-            )
+        raise error(
+            "the output must be a new or empty folder, or one written by this command",
+            f"{str(folder)!r}, which holds something else",
+            "pass another --out",
         )
     stored = read_manifest(folder)
     if not stored_names(folder):
         return {}
     if not resume:
-        raise ValueError(
-            message(
-                "existing results are not overwritten",
-                f"{str(folder)!r}, which holds some",
-                "pass --resume to keep them and compute what is missing, or another --out",
-            )
+        raise error(
+            "existing results are not overwritten",
+            f"{str(folder)!r}, which holds some",
+            "pass --resume to keep them and compute what is missing, or another --out",
         )
     if (stored.scale, stored.seed) != (scale, seed):
-        raise ValueError(
-            message(
-                f"{str(folder)!r} holds results of scale {stored.scale!r} and seed {stored.seed}",
-                f"scale {scale!r} and seed {seed}",
-                "pass another --out",
-            )
+        raise error(
+            f"{str(folder)!r} holds results of scale {stored.scale!r} and seed {stored.seed}",
+            f"scale {scale!r} and seed {seed}",
+            "pass another --out",
         )
     return stored.studies
 
@@ -124,9 +118,9 @@ def _state(folder: Path, name: str, address: str, before: str | None) -> _State:
     try:
         if load(folder, address) is not None:
             return _State(False, f"kept      {name}: same configuration, key and code")
-    except Damaged as error:
+    except Damaged as cause:
         _store(folder).path(address).unlink()
-        return _State(True, f"replacing {name}: damaged, {error}")
+        return _State(True, f"replacing {name}: damaged, {cause}")
     changed = before not in (None, address)
     return _State(True, f"replacing {name}: computed by other code" if changed else "")
 
@@ -135,24 +129,20 @@ def read_manifest(folder: Path) -> Manifest:
     """Read what the folder was made for."""
     path = folder / MANIFEST
     if not path.is_file():
-        raise ValueError(
-            message(
-                "a report is made from a folder written by `largeprompt reproduce`",
-                f"{str(folder)!r}, which has no {MANIFEST}",
-                "name another folder, or run `largeprompt reproduce` first",
-            )
+        raise error(
+            "a report is made from a folder written by `largeprompt reproduce`",
+            f"{str(folder)!r}, which has no {MANIFEST}",
+            "name another folder, or run `largeprompt reproduce` first",
         )
     with suppress(ValueError, TypeError, AttributeError):  # not JSON, not text, or other fields
         found = Manifest(**json.loads(path.read_bytes()))
         texts = [found.scale, *found.studies, *found.studies.values()]
         if isinstance(found.seed, int) and all(isinstance(text, str) for text in texts):
             return found
-    raise ValueError(
-        message(
-            f"{MANIFEST} must hold the scale, the seed and the studies of a reproduction",
-            f"{str(path)!r}, which is damaged or of another version",
-            "run `largeprompt reproduce` with another --out",
-        )
+    raise error(
+        f"{MANIFEST} must hold the scale, the seed and the studies of a reproduction",
+        f"{str(path)!r}, which is damaged or of another version",
+        "run `largeprompt reproduce` with another --out",
     )
 
 
@@ -164,8 +154,8 @@ def load(folder: Path, address: str) -> xr.Dataset | None:
     """Read a result, or None; raises `Damaged` if one bit differs from what was written."""
     try:
         found = _store(folder).read(address)
-    except OSError as error:
-        raise Damaged(str(error)) from error
+    except OSError as cause:
+        raise Damaged(str(cause)) from cause
     if found is None:
         return None
     data, made = found
@@ -188,8 +178,8 @@ def load_all(folder: Path) -> Stored:
     for name in sorted(manifest.studies, key=lambda name: order.get(name, len(order))):
         try:
             record = load(folder, manifest.studies[name])
-        except Damaged as error:
-            lost[name] = f"damaged: {error}"
+        except Damaged as cause:
+            lost[name] = f"damaged: {cause}"
             continue
         if name not in order:
             lost[name] = "not a study of this version"

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from .._message import message
+from .._message import error
 
 KeyWords = tuple[int, int]  # of a threefry key
 
@@ -35,12 +35,10 @@ class Cell:
 def canonical(configuration: Any) -> str:
     """JSON text of a configuration, equal for equal ones; infinite numbers are allowed."""
     if not isinstance(configuration, Mapping):
-        raise ValueError(
-            message(
-                "a configuration must be a dict of plain values",
-                type(configuration).__name__,
-                "pass one dict for each cell, for example {'sigma': 1.0, 'L': 100}",
-            )
+        raise error(
+            "a configuration must be a dict of plain values",
+            type(configuration).__name__,
+            "pass one dict for each cell, for example {'sigma': 1.0, 'L': 100}",
         )
     return json.dumps(_plain(configuration, "configuration"), sort_keys=True)
 
@@ -58,12 +56,10 @@ def _plain(value: Any, where: str) -> Any:
         return {name: _plain(part, f"{where}[{name!r}]") for name, part in value.items()}
     if isinstance(value, (list, tuple)):
         return [_plain(part, f"{where}[{i}]") for i, part in enumerate(value)]
-    raise ValueError(
-        message(
-            "a configuration must have plain values: numbers, text, booleans, None, lists, dicts",
-            f"{'NaN' if isinstance(value, numbers.Real) else type(value).__name__} at {where}",
-            "pass array.tolist() for an array, and build other objects in the cell function",
-        )
+    raise error(
+        "a configuration must have plain values: numbers, text, booleans, None, lists, dicts",
+        f"{'NaN' if isinstance(value, numbers.Real) else type(value).__name__} at {where}",
+        "pass array.tolist() for an array, and build other objects in the cell function",
     )
 
 
@@ -76,12 +72,10 @@ def key_words(key: Any) -> KeyWords | None:
     words = _key_data(key)
     if getattr(words, "dtype", None) == "uint32" and words.shape == (2,):
         return int(words[0]), int(words[1])
-    raise ValueError(
-        message(
-            "a key must be an integer in [0, 2^63), one threefry key of JAX, or None",
-            repr(key) if words is None else f"{words.dtype} words of shape {words.shape}",
-            "pass for example 7 or jax.random.key(7); split a batch of keys into single ones",
-        )
+    raise error(
+        "a key must be an integer in [0, 2^63), one threefry key of JAX, or None",
+        repr(key) if words is None else f"{words.dtype} words of shape {words.shape}",
+        "pass for example 7 or jax.random.key(7); split a batch of keys into single ones",
     )
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
-from .._message import message
+from .._message import error, message
 
 _MAGIC = b"largeprompt cell 1 sha256 "
 _RECORD = "largeprompt_cell_record"
@@ -70,24 +70,20 @@ def _check_not_empty(data: xr.Dataset) -> None:
     """Raise if a dimension has length 0: netCDF would read it back as unlimited."""
     empty = [str(name) for name, size in data.sizes.items() if not size]
     if empty:
-        raise ValueError(
-            message(
-                "each dimension that a cell returns must have at least one entry",
-                f"none along {', '.join(empty)}",
-                "leave the empty variables out",
-            )
+        raise error(
+            "each dimension that a cell returns must have at least one entry",
+            f"none along {', '.join(empty)}",
+            "leave the empty variables out",
         )
 
 
 def _check_unchanged(data: xr.Dataset, stored: xr.Dataset) -> None:
     changed = [str(name) for name in data.variables if not stored[name].equals(data[name])]
     if changed:
-        raise ValueError(
-            message(
-                "a cell must return numbers and text that a netCDF file stores without change",
-                f"{', '.join(changed)}, changed by storing",
-                "return float64, float32, 32-bit integers, booleans or text",
-            )
+        raise error(
+            "a cell must return numbers and text that a netCDF file stores without change",
+            f"{', '.join(changed)}, changed by storing",
+            "return float64, float32, 32-bit integers, booleans or text",
         )
 
 

@@ -9,7 +9,7 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
-from .._message import message
+from .._message import error
 from .._provenance import code_version
 
 
@@ -20,12 +20,10 @@ def import_path(function: str | Callable) -> str:
     module = getattr(function, "__module__", None)
     name = getattr(function, "__qualname__", repr(function))
     if module in (None, "__main__") or "<" in name:
-        raise ValueError(
-            message(
-                "a cell function must be importable from a module, so that other processes find it",
-                f"{name} of {module}",
-                "define it at the top level of another file and import it from there",
-            )
+        raise error(
+            "a cell function must be importable from a module, so that other processes find it",
+            f"{name} of {module}",
+            "define it at the top level of another file and import it from there",
         )
     return f"{module}:{name}"
 
@@ -35,18 +33,14 @@ def load(path: str) -> Callable[[dict, Any], Any]:
     module, _, name = path.partition(":")
     try:
         function = attrgetter(name)(import_module(module))
-    except (ImportError, AttributeError, TypeError, ValueError) as error:
-        raise ValueError(
-            message(
-                "a cell function must be named 'package.module:function' and be importable",
-                f"{path!r} ({type(error).__name__}: {error})",
-                "check the spelling, and that Python finds the module from where it was started",
-            )
-        ) from error
+    except (ImportError, AttributeError, TypeError, ValueError) as cause:
+        raise error(
+            "a cell function must be named 'package.module:function' and be importable",
+            f"{path!r} ({type(cause).__name__}: {cause})",
+            "check the spelling, and that Python finds the module from where it was started",
+        ) from cause
     if not callable(function):
-        raise ValueError(
-            message("a cell function must be callable", f"{path!r}", "name a function")
-        )
+        raise error("a cell function must be callable", f"{path!r}", "name a function")
     return function
 
 
@@ -60,12 +54,10 @@ def function_version(function: Callable, configuration: str) -> str:
         return own(json.loads(configuration))
     source = getattr(sys.modules.get(function.__module__), "__file__", None)
     if source is None or not Path(source).is_file():
-        raise ValueError(
-            message(
-                "a cell function must come from a source file, whose hash shows changes",
-                f"{function.__module__}",
-                "define the function at the top level of a file and import it",
-            )
+        raise error(
+            "a cell function must come from a source file, whose hash shows changes",
+            f"{function.__module__}",
+            "define the function at the top level of a file and import it",
         )
     return code_version(_module_source(function, source))
 

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import xarray as xr
 
 from .._files import atomic_write, check_target
-from .._message import message
+from .._message import error, message
 from .cell import Cell
 from .consolidate import consolidate
 from .store import Damaged, Store
@@ -52,8 +52,8 @@ def read_cell(store: Store, address: str) -> tuple[xr.Dataset, dict[str, Any]]:
     """Data and record of a cell that the sweep has stored."""
     try:
         found = store.read(address)
-    except Damaged as error:
-        raise ValueError(_changed(store.path(address), str(error))) from error
+    except Damaged as cause:
+        raise ValueError(_changed(store.path(address), str(cause))) from cause
     if found is None:
         raise ValueError(_changed(store.path(address), "no such file"))
     return found
@@ -99,12 +99,10 @@ class SweepResult:
         """
         missing = sum(found is None for found in self._found)
         if missing and (not allow_missing or missing == len(self.cells)):
-            raise ValueError(
-                message(
-                    "a consolidated file must contain every cell",
-                    f"{len(self.cells) - missing} of {len(self.cells)} cells",
-                    "see .failures and run the sweep again, or pass allow_missing=True",
-                )
+            raise error(
+                "a consolidated file must contain every cell",
+                f"{len(self.cells) - missing} of {len(self.cells)} cells",
+                "see .failures and run the sweep again, or pass allow_missing=True",
             )
         return consolidate(
             [found for found in self._found if found is not None],

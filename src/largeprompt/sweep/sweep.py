@@ -11,7 +11,7 @@ from contextlib import closing
 from functools import partial
 from typing import Any
 
-from .._message import message
+from .._message import error
 from .._progress import progress_bar
 from .cell import Cell, KeyWords, canonical, derived_key, key_words
 from .cell_function import function_version, import_path, load
@@ -157,69 +157,55 @@ def _computed(
 
 def _keys(configurations: Sequence[str], seed: Any, keys: Any) -> list[KeyWords | None]:
     if seed is not None and keys is not None:
-        raise ValueError(
-            message("a sweep takes a seed or keys", "both", "leave out one; keys are used as given")
-        )
+        raise error("a sweep takes a seed or keys", "both", "leave out one; keys are used as given")
     if keys is not None:
         words = [key_words(key) for key in keys]
         if len(words) != len(configurations):
-            raise ValueError(
-                message(
-                    "a sweep must have one key for each configuration",
-                    f"{len(words)} keys for {len(configurations)} configurations",
-                    "pass seed= to derive keys from the configurations",
-                )
+            raise error(
+                "a sweep must have one key for each configuration",
+                f"{len(words)} keys for {len(configurations)} configurations",
+                "pass seed= to derive keys from the configurations",
             )
         return words
     if seed is None:
         return [None] * len(configurations)
     if isinstance(seed, bool) or not isinstance(seed, numbers.Integral):
-        raise ValueError(
-            message(
-                "seed must be an integer", repr(seed), "pass for example 0, or JAX keys as keys="
-            )
+        raise error(
+            "seed must be an integer", repr(seed), "pass for example 0, or JAX keys as keys="
         )
     return [derived_key(int(seed), configuration) for configuration in configurations]
 
 
 def _check_distinct(cells: Sequence[Cell]) -> None:
     if not cells:
-        raise ValueError(
-            message(
-                "a sweep must have at least one cell", "none", "pass at least one configuration"
-            )
+        raise error(
+            "a sweep must have at least one cell", "none", "pass at least one configuration"
         )
     cell, times = Counter(cells).most_common(1)[0]
     if times > 1:
-        raise ValueError(
-            message(
-                "the cells of a sweep must differ",
-                f"{times} times {cell.configuration}",
-                "add an entry that tells repetitions apart, for example 'replicate': 0, 1, 2",
-            )
+        raise error(
+            "the cells of a sweep must differ",
+            f"{times} times {cell.configuration}",
+            "add an entry that tells repetitions apart, for example 'replicate': 0, 1, 2",
         )
 
 
 def _executor(store: Store, workers: Any, cluster: Any) -> Executor:
     if workers is not None and cluster is not None:
-        raise ValueError(
-            message(
-                "a sweep runs on local workers or on a cluster",
-                f"workers={workers!r} and cluster={cluster!r}",
-                "leave out one; the cluster brings its own workers",
-            )
+        raise error(
+            "a sweep runs on local workers or on a cluster",
+            f"workers={workers!r} and cluster={cluster!r}",
+            "leave out one; the cluster brings its own workers",
         )
     if cluster is not None:
         return partial(on_cluster, address=cluster)
     if workers is None:
         return partial(in_this_process, store=store)
     if isinstance(workers, bool) or not isinstance(workers, numbers.Integral) or workers < 1:
-        raise ValueError(
-            message(
-                "workers must be a positive integer",
-                repr(workers),
-                "pass the number of processes, at most the number of cores",
-            )
+        raise error(
+            "workers must be a positive integer",
+            repr(workers),
+            "pass the number of processes, at most the number of cores",
         )
     return partial(on_processes, store=store, workers=int(workers))
 
@@ -231,8 +217,8 @@ def _missing_cells(cells: Sequence[Cell], store: Store) -> tuple[list[Cell], tup
         try:
             if store.read(cell.address) is not None:
                 continue
-        except Damaged as error:
-            _LOG.warning("%s: %s; computing it again", store.path(cell.address), error)
+        except Damaged as cause:
+            _LOG.warning("%s: %s; computing it again", store.path(cell.address), cause)
             damaged.append(cell.configuration)
         missing.append(cell)
     return missing, tuple(damaged)

@@ -12,7 +12,7 @@ import xarray as xr
 
 from ... import _checks
 from ..._extras import require
-from ..._message import message
+from ..._message import error
 from ...concentration import BoundReport, SlopeFit, proposition_3_1, proposition_3_4
 from .panels import LENGTH, Panel, Series
 from .static import draw, new_figure
@@ -57,15 +57,13 @@ def plot_curve(
         curves = [curves]
     curves = [_checks.kind("a curve", curve, xr.Dataset) for curve in curves]
     if not curves:
-        raise ValueError(message("plot_curve needs at least one dataset", "none", "pass a curve"))
+        raise error("plot_curve needs at least one dataset", "none", "pass a curve")
     names = list(labels) if labels is not None else _names(curves)
     if len(names) != len(curves):
-        raise ValueError(
-            message(
-                "labels must name every curve",
-                f"{len(names)} labels for {len(curves)} curves",
-                "pass one label for each",
-            )
+        raise error(
+            "labels must name every curve",
+            f"{len(names)} labels for {len(curves)} curves",
+            "pass one label for each",
         )
     series = [
         _error_curve(curve, name, i)

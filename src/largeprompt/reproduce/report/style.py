@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..._files import FIGURES, atomic_write, check_target
-from ..._message import message
+from ..._message import error
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -34,7 +34,7 @@ def save_figure(figure: "Figure", path: str | Path) -> Path:
     """
     if not hasattr(figure, "savefig"):
         rule = "figure must be a figure of matplotlib"
-        raise ValueError(message(rule, type(figure).__name__, "pass what plot_curve returned"))
+        raise error(rule, type(figure).__name__, "pass what plot_curve returned")
     target = Path(path)
     check_target(target, "figure", FIGURES)
     metadata = {".pdf": {"CreationDate": None}, ".svg": {"Date": None}}.get(target.suffix.lower())

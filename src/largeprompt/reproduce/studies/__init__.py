@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 
-from ..._message import message
+from ..._message import error
 from ..._provenance import code_version
 from ...models.fetch import altered_file
 from . import (
@@ -78,12 +78,10 @@ def find_study(name: str) -> Study:
     """Return the study called `name`."""
     found = every_study()
     if name not in found:
-        raise ValueError(
-            message(
-                f"a study must be one of {', '.join(found)}",
-                repr(name),
-                "`largeprompt studies` lists them",
-            )
+        raise error(
+            f"a study must be one of {', '.join(found)}",
+            repr(name),
+            "`largeprompt studies` lists them",
         )
     return found[name]
 
@@ -94,12 +92,10 @@ def check_weights(names: Iterable[str]) -> None:
         files = {name: altered_file(name) for name in study.weights}
         bad = [f"{name} ({file})" for name, file in files.items() if file]
         if bad:
-            raise ValueError(
-                message(
-                    f"the study {study.name} needs weights of models",
-                    f"missing or altered files of {', '.join(bad)}",
-                    f"run `{fetching(study)}`",
-                )
+            raise error(
+                f"the study {study.name} needs weights of models",
+                f"missing or altered files of {', '.join(bad)}",
+                f"run `{fetching(study)}`",
             )
 
 

@@ -192,9 +192,7 @@ class Study:
     def config(self, scale: str) -> Config:
         """Configuration of a scale, "quick" or "full"."""
         if scale not in ("quick", "full"):
-            raise ValueError(
-                _checks.message("scale must be 'quick' or 'full'", repr(scale), "pass 'quick'")
-            )
+            raise _checks.error("scale must be 'quick' or 'full'", repr(scale), "pass 'quick'")
         return self.quick if scale == "quick" else self.full
 
     def run(self, config: Config, key: Key[Array, ""]) -> Findings:
