@@ -37,7 +37,7 @@ def _check_types() -> None:
 
 
 _check_types()  # before the package is imported
-from largeprompt.cli._compiling import compile_quickly  # noqa: E402
+from largeprompt._compiler_options import quick_to_compile  # noqa: E402
 
 
 def _pin_to_core() -> None:
@@ -61,7 +61,9 @@ jax.config.update("jax_numpy_dtype_promotion", "strict")
 # one thread compiles a program: the workers fill the cores
 _FLAGS = ["--xla_backend_optimization_level=0", "--xla_cpu_parallel_codegen_split_count=1"]
 os.environ["XLA_FLAGS"] = " ".join([os.environ.get("XLA_FLAGS", ""), *_FLAGS]).strip()
-compile_quickly()
+for name, value in quick_to_compile().items():
+    if name not in os.environ["XLA_FLAGS"]:
+        os.environ["XLA_FLAGS"] += f" --{name}={str(value).lower()}"
 share_mlir_contexts()
 
 PROGRAMS = Path(__file__).parents[1] / ".pytest_cache" / "programs"

@@ -249,6 +249,10 @@ def regimes(
     except (TypeError, ValueError) as cause:
         raise error("marks must be (sigma, L, name) each", shown(marks)) from cause
     axes = _axes(ax)
+    outline = require("matplotlib.patheffects", extra="report").withStroke(
+        linewidth=2, foreground="black"
+    )
+    white = {"color": "white", "path_effects": [outline]}  # legible on every colour
     sigma, L = found["sigma"], found["length"]
     image = axes.pcolormesh(
         sigma, L, found["exponent"].T, cmap="cividis", vmin=0, vmax=1, rasterized=True
@@ -258,7 +262,7 @@ def regimes(
         axes.plot(sigma, found[name], style, color="white")
     for x, y, text in points:
         axes.plot(x, y, "o", color="C1", markeredgecolor="white")
-        axes.annotate(text, (x, y), (4, 4), textcoords="offset points", color="white")
+        axes.annotate(text, (x, y), (4, 4), textcoords="offset points", **white)
     top, right = np.log(L[-1]), sigma[-1]
     for text, height, ends in (  # in the middle of each regime, if the map shows it
         ("self-averaging", 0.92 * top, lambda y: (0.0, np.sqrt(y / 1.5))),
@@ -267,8 +271,8 @@ def regimes(
     ):
         middle = float(np.mean(ends(height)))
         if middle < 0.9 * right:
-            place = {"ha": "center", "va": "center", "fontsize": "small"}
-            axes.text(middle, float(np.exp(height)), text, color="white", **place)
+            place = {"ha": "center", "va": "center", "fontsize": "small", **white}
+            axes.text(middle, float(np.exp(height)), text, **place)
     axes.set(xlabel=r"score deviation $\sigma$", ylabel=_LENGTH, yscale="log")
     axes.set_ylim(float(L[0]), float(L[-1]))
     return axes

@@ -7,7 +7,7 @@ import pytest
 import xarray as xr
 
 import largeprompt as lp
-from largeprompt.cli.probe_commands import _summary
+from largeprompt.cli.model_commands import _summary
 from largeprompt.models import RecordedLayer, Recording
 from largeprompt.models.probe_page import write_page
 from largeprompt.models.probing import METHODS, QUANTITIES, error_interval
