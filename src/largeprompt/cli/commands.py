@@ -11,7 +11,6 @@ from .error_commands import curve, length, regime
 from .explore_commands import explore
 from .model_commands import models
 from .probe_commands import probe
-from .reproduce_commands import report, reproduce, studies
 from .training_commands import flow, risk, train
 
 app = typer.Typer(
@@ -45,7 +44,7 @@ def largeprompt(
     """
 
 
-COMMANDS = (reproduce, studies, report, curve, regime, length, risk, flow, train, explore, probe)
+COMMANDS = (curve, regime, length, risk, flow, train, explore, probe)
 for command in COMMANDS:
     app.command()(command)
 app.add_typer(models, name="models")
