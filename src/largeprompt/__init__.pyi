@@ -9,7 +9,6 @@ from . import measures as measures
 from . import models as models
 from . import prompts as prompts
 from . import reproduce as reproduce
-from . import sweep as sweep
 from .attention import Head as Head
 from .attention import Layer as Layer
 from .attention import MultiHead as MultiHead
@@ -96,8 +95,8 @@ from .reproduce.report import plot_limits as plot_limits
 from .reproduce.report import plot_regimes as plot_regimes
 from .reproduce.report import plot_risks as plot_risks
 from .reproduce.report import save_figure as save_figure
-from .sweep import Sweep as Sweep
-from .sweep import grid as grid
+from ._sweep import iterate as iterate
+from ._sweep import sweep as sweep
 
 __version__: str
 __all__: list[str]
