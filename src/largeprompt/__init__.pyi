@@ -9,8 +9,6 @@ from . import measures as measures
 from . import models as models
 from . import plots as plots
 from . import prompts as prompts
-from . import reproduce as reproduce
-from . import sweep as sweep
 from .attention import Head as Head
 from .attention import Layer as Layer
 from .attention import MultiHead as MultiHead
@@ -89,8 +87,8 @@ from .prompts import prefix_difference as prefix_difference
 from .prompts import prompt_uncertainty as prompt_uncertainty
 from .prompts import sample_gradients as sample_gradients
 from .prompts import sample_outputs as sample_outputs
-from .sweep import Sweep as Sweep
-from .sweep import grid as grid
+from ._sweep import iterate as iterate
+from ._sweep import sweep as sweep
 
 __version__: str
 __all__: list[str]
