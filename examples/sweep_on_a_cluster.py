@@ -42,4 +42,4 @@ if __name__ == "__main__":  # workers that are processes import this file
         axes.set(xlabel="standard deviation of the tokens", yscale="log")
         axes.set(ylabel="squared error", title="prompts of 100 tokens")
         axes.legend()
-        lp.save_figure(figure, sys.argv[1])
+        figure.savefig(sys.argv[1])
