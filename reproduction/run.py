@@ -25,8 +25,7 @@ def reproduce(options: argparse.Namespace, executor: Executor | None = None) -> 
     files = {load(file).name: file for file in map(find, chosen)}
     out, scale = options.out, "full" if options.full else "quick"
     if not options.resume:  # otherwise the results may be there already
-        for name in (weights for file in files.values() for weights in load(file).weights):
-            lp.models.weights_path(name)  # raises if they were not fetched
+        _check_weights(files)
     folder.prepare(out, scale, options.seed, files, options.resume)
     try:
         drawn = _compute(options, scale, files, executor)
@@ -37,6 +36,18 @@ def reproduce(options: argparse.Namespace, executor: Executor | None = None) -> 
         print(f"\ninterrupted: {done} of {len(files)} studies are stored in {out}", file=sys.stderr)
         print(f"continue with: {_command(options)}", file=sys.stderr)
         raise
+
+
+def _check_weights(files: Mapping[str, Path]) -> None:
+    """Raise unless all weights that these studies need were fetched and are unaltered."""
+    for study in map(load, files.values()):
+        try:
+            for name in study.weights:
+                lp.models.weights_path(name)
+        except (OSError, ValueError) as cause:
+            raise ValueError(
+                f"{study.name} needs weights: {cause} `{page.fetching(study)}` fetches all of them."
+            ) from cause
 
 
 def _compute(
