@@ -140,7 +140,7 @@ def test_iterate_reads_no_truncated_file(tmp_path):
     assert isinstance(data, xr.Dataset)
     path = next(tmp_path.glob("*.nc"))
     whole = path.read_bytes()
-    made_by = xr.load_dataset(path).attrs["made_by"]
+    made_by = xr.load_dataset(path).attrs["largeprompt_made_by"]
     for end in range(len(whole)):
         path.write_bytes(whole[:end])
         found = _sweep._read(path, made_by)

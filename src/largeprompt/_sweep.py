@@ -42,7 +42,7 @@ from ._message import error
 from ._progress import draw_no_bars, progress_bar
 
 Function = Callable[[dict[str, Any], Any], Any]
-_MADE_BY = "made_by"  # attribute of a stored cell: all that its result depends on
+_MADE_BY = "largeprompt_made_by"  # attribute of a stored cell: all that its result depends on
 _LARGEST = 2**31  # integers of netCDF have 32 bits
 
 
@@ -171,8 +171,8 @@ def _stored_and_computed(
         if not isinstance(outcome, Failure):
             with atomic_write(paths[number]) as name:
                 Path(name).write_bytes(outcome)
-            outcome = _read(paths[number], made_by[number])
-            assert outcome is not None, f"{paths[number]} changed while it was read"
+            stored = _read(paths[number], made_by[number])
+            outcome = Failure("its netCDF file cannot be read") if stored is None else stored
         yield number, outcome
 
 
