@@ -47,7 +47,12 @@ def faulty(cell, key):
 def steps(cell, key):
     """A dataset with its own dimension, of a size that depends on the cell."""
     n = cell["n"]
-    data = {"square": ("step", np.arange(n) ** 2.0), "name": "a", "whole": np.int32(n), "sure": True}
+    data = {
+        "square": ("step", np.arange(n) ** 2.0),
+        "name": "a",
+        "whole": np.int32(n),
+        "sure": True,
+    }
     return xr.Dataset(data, {"step": np.arange(n) / 2}, {"units": "seconds", "n": n})
 
 
