@@ -29,7 +29,6 @@ CLASSES = {
     "icl": ["Minimiser"],
     "dynamics": ["Comparison", "Descent", "Trajectory"],
     "compression": ["AffineMap", "Compressed", "CompressionError", "Experts", "Tail", "experts"],
-    "reproduce": ["Check", "Findings", "Study", "Verdict"],
 }
 _IMPORT = re.compile(r"^from \.([\w.]+) import (\w+) as \2$", re.MULTILINE)
 
@@ -40,9 +39,8 @@ def entries() -> dict[str, list[tuple[str, str]]]:
     for source, name in _IMPORT.findall((PACKAGE / "__init__.pyi").read_text()):
         found[source.split(".")[0].lstrip("_")].append((f"lp.{name}", _definition(source, name)))
     for room, names in CLASSES.items():
-        inside = f"{room}.studies" if room == "reproduce" else room
         root = "largeprompt" if room == "participation" else "lp"  # lp.participation is a function
-        found[room] += [(f"{root}.{inside}.{name}", _definition(inside, name)) for name in names]
+        found[room] += [(f"{root}.{room}.{name}", _definition(room, name)) for name in names]
     public = {name for name, _ in found["models"]}
     for source, name in _IMPORT.findall((PACKAGE / "models" / "__init__.pyi").read_text()):
         if f"lp.{name}" not in public:
