@@ -43,7 +43,7 @@ def test_files_named_in_the_documents_exist():
     named = {
         (path.name, name)
         for path in documents()
-        for name in re.findall(r"`((?:tests|src|examples|benchmarks|reproduction)/[\w/.]+)`", path.read_text())
+        for name in re.findall(r"`((?:tests|src|examples|benchmarks)/[\w/.]+)`", path.read_text())
     }
     assert len(named) > 10
     assert not {(page, name) for page, name in named if not (ROOT / name).exists()}
