@@ -5,7 +5,7 @@ import shlex
 import sys
 from collections.abc import Mapping
 from concurrent.futures import Executor
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -25,12 +25,11 @@ def reproduce(options: argparse.Namespace, executor: Executor | None = None) -> 
     files = {load(file).name: file for file in map(find, chosen)}
     out, scale = options.out, "full" if options.full else "quick"
     if not options.resume:  # otherwise the results may be there already
-        for name in (weights for file in files.values() for weights in load(file).weights):
-            lp.models.weights_path(name)  # raises if they were not fetched
+        _check_weights(files)
     folder.prepare(out, scale, options.seed, files, options.resume)
     try:
-        drawn = _compute(options, scale, files, executor)
-        return _finish(options, out, files, (scale, options.seed), redraw=drawn)
+        _compute(options, scale, files, executor)
+        return _finish(options, out, files, (scale, options.seed))
     except KeyboardInterrupt:
         stored = folder.stored_names(out)
         done = sum(name in stored for name in files)
@@ -39,18 +38,31 @@ def reproduce(options: argparse.Namespace, executor: Executor | None = None) -> 
         raise
 
 
+def _check_weights(files: Mapping[str, Path]) -> None:
+    """Raise unless all weights that these studies need were fetched and are unaltered."""
+    for study in map(load, files.values()):
+        try:
+            for name in study.weights:
+                lp.models.weights_path(name)
+        except (OSError, ValueError) as cause:
+            raise ValueError(
+                f"{study.name} needs weights: {cause} `{page.fetching(study)}` fetches all of them."
+            ) from cause
+
+
 def _compute(
     options: argparse.Namespace, scale: str, files: Mapping[str, Path], executor: Executor | None
-) -> set[str]:
-    """Compute and store; returns the studies whose results are new."""
-    out, new = options.out, set()
+) -> None:
+    """Compute and store the results that are missing, and draw their figures meanwhile."""
+    out = options.out
     before = {name: record.attrs.get("date") for name, record in _records(out, files).items()}
     where = executor or options.workers
     if options.cluster:
         from dask.distributed import Client
 
         where = Client(options.cluster).get_executor()
-    jobs = [job(file, scale, options.seed) for file in files.values()]
+    # those that take longest, which train, come last in the paper
+    jobs = [job(file, scale, options.seed) for file in reversed(files.values())]
     print(f"computing what is missing of {len(jobs)} studies", file=sys.stderr)
     with closing(lp.iterate(compute, jobs, out / folder.CELLS, where)) as results:
         for configuration, found in results:
@@ -63,11 +75,10 @@ def _compute(
                 print(f"kept      {name}: same configuration, key and code", file=sys.stderr)
             else:
                 folder.write(out, name, found)
-                new.add(name)
                 verdict, seconds = found.attrs["verdict"], float(found.attrs["seconds"])
                 print(f"computed  {name}: {verdict} ({seconds:.1f} s)", file=sys.stderr)
-                page.draw_figure(out, load(files[name]), from_dataset(found, load(files[name])))
-    return new
+                with suppress(OSError):  # said when the page is written
+                    page.draw_figure(out, load(files[name]), from_dataset(found, load(files[name])))
 
 
 def _records(out: Path, files: Mapping[str, Path]) -> dict[str, xr.Dataset]:
@@ -78,7 +89,7 @@ def _records(out: Path, files: Mapping[str, Path]) -> dict[str, xr.Dataset]:
 def report(options: argparse.Namespace) -> int:
     """Write figures and page again from the stored results; returns the exit status."""
     own = {load(file).name: file for file in map(find, options.study)}
-    return _finish(options, options.report, own)
+    return _finish(options, options.report, own, redraw=True)
 
 
 def _finish(
@@ -86,7 +97,7 @@ def _finish(
     out: Path,
     asked: Mapping[str, Path],
     kind: tuple[str, int] | None = None,
-    redraw: set[str] | None = None,
+    redraw: bool = False,
 ) -> int:
     """Print the verdicts, and write figures and page; the verdicts also if that fails."""
     stored = folder.load_all(out, {**catalogue(), **asked}, asked, kind)

@@ -1,4 +1,4 @@
-"""Run scripts one after the other in one process, each in its own namespace.
+"""Run scripts one after the other in one process, each as the main module.
 
 `python -m tests.reader` reads a JSON object {name: [script, arguments]} from standard input and
 writes {name: [output, error]}. Sharing a process shares compiled programs; JAX is put back into
@@ -8,11 +8,11 @@ writes {name: [output, error]}. Sharing a process shares compiled programs; JAX 
 import contextlib
 import io
 import json
+import runpy
 import sys
 import traceback
 import warnings
-
-from .mlir_contexts import share_mlir_contexts
+from pathlib import Path
 
 
 def _read(script: str, arguments: list[str]) -> tuple[str, str]:
@@ -20,10 +20,11 @@ def _read(script: str, arguments: list[str]) -> tuple[str, str]:
 
     jax.config.update("jax_enable_x64", False)
     printed, error = io.StringIO(), ""
-    sys.argv = ["script", *arguments]
+    Path("script.py").write_text(script)
+    sys.argv = ["script.py", *arguments]
     with contextlib.redirect_stdout(printed):
         try:
-            exec(compile(script, "script", "exec"), {"__name__": "__main__"})
+            runpy.run_path("script.py", run_name="__main__")
         except SystemExit as end:
             error = "" if end.code in (None, 0) else f"exit status {end.code}"
         except Exception:
@@ -32,7 +33,6 @@ def _read(script: str, arguments: list[str]) -> tuple[str, str]:
 
 
 if __name__ == "__main__":
-    share_mlir_contexts()
     warnings.simplefilter("error")
     wanted = json.load(sys.stdin)
     json.dump({name: _read(*job) for name, job in wanted.items()}, sys.stdout)

@@ -33,12 +33,11 @@ def messages() -> dict:
 
 
 @pytest.mark.parametrize("mistake", MISTAKES)
-def test_a_mistake_gets_rule_received_and_fix(mistake, messages):
+def test_a_mistake_gets_rule_and_received(mistake, messages):
     text = messages[mistake]
     assert text is not None, "no ValueError was raised"
     assert re.search(MISTAKES[mistake][1], text)
     assert "; received " in text
-    assert ". To fix: " in text
 
 
 TRACED = {

@@ -109,20 +109,6 @@ def test_participation_is_a_function_whatever_is_imported_first(first, participa
     assert participations[first] == [True, 0.048706]
 
 
-def test_sweep_works_without_dask_and_names_the_extra(tmp_path):
-    code = (
-        "import sys; sys.modules.update(dict.fromkeys(['dask', 'distributed', 'rich']))\n"
-        "import largeprompt as lp; cell = [{'sigma': 1.0, 'L': 1, 'draws': 1}]\n"
-        "sweep = lp.Sweep('largeprompt.sweep.example:sampled_error', cell, seed=0)\n"
-        f"print(sweep.run({str(tmp_path / 'a')!r}).complete)\n"
-        f"try: sweep.run({str(tmp_path / 'b')!r}, cluster='tcp://localhost:1')\n"
-        "except ImportError as error: print(error)"
-    )
-    complete, message = _python(code).splitlines()
-    assert complete == "True"
-    assert message.endswith("pip install 'largeprompt[cluster]'")
-
-
 def test_core_depends_on_at_most_eleven_packages():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     assert len(project["dependencies"]) <= 11

@@ -11,8 +11,10 @@ from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from contextlib import contextmanager
 from multiprocessing import get_context
 from pathlib import Path
+from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import psutil
 import pytest
@@ -31,7 +33,7 @@ SEEDS = [{"seed": seed} for seed in range(8)]
 
 def _values(results) -> dict[int, bytes]:
     """The values of `draws`, by seed."""
-    return {cell["seed"]: data.value.values.tobytes() for cell, data in results}
+    return {cell["seed"]: data["value"].values.tobytes() for cell, data in results}
 
 
 EXPECTED = {seed: cells.expected(seed).tobytes() for seed in range(100)}
@@ -69,7 +71,7 @@ def test_sweep_joins_cells_with_own_dimensions(tmp_path):
 
 def test_sweep_needs_equal_sizes_of_dimensions_without_coordinates(tmp_path, monkeypatch):
     monkeypatch.setattr(cells, "expected", lambda seed: np.zeros(seed))
-    with pytest.raises(ValueError, match="must fit together.*value_0.*lp.iterate"):
+    with pytest.raises(ValueError, match=r"must fit together.*value_0.*lp\.iterate"):
         lp.sweep(cells.draws, {"seed": [2, 3]}, tmp_path, HERE)
 
 
@@ -105,6 +107,7 @@ def test_iterate_yields_unlike_cells_and_failures(tmp_path):
     assert reasons[3].startswith("TypeError: a cell must return an xarray.Dataset or a dict")
     assert reasons[4].startswith("ValueError: a cell must return no empty dimension")
     assert set(reasons) == {1, 2, 3, 4, 5}
+    assert isinstance(found[1][1], Failure)
     assert 'raise ZeroDivisionError("on purpose")' in found[1][1].traceback
     assert len(list(tmp_path.iterdir())) == 1
 
@@ -137,7 +140,7 @@ def test_iterate_reads_no_truncated_file(tmp_path):
     assert isinstance(data, xr.Dataset)
     path = next(tmp_path.glob("*.nc"))
     whole = path.read_bytes()
-    made_by = xr.load_dataset(path).attrs["made_by"]
+    made_by = xr.load_dataset(path).attrs["largeprompt_made_by"]
     for end in range(len(whole)):
         path.write_bytes(whole[:end])
         found = _sweep._read(path, made_by)
@@ -182,8 +185,8 @@ def test_iterate_fails_where_a_worker_has_other_code(tmp_path, monkeypatch):
 
 def test_iterate_gives_keys_that_depend_on_seed_and_configuration_alone(tmp_path):
     def drawn(wanted, seed, folder):
-        results = lp.iterate(cells.normal, wanted, tmp_path / folder, HERE, seed)
-        return {json.dumps(cell): data.value.values.tolist() for cell, data in results}
+        results: Any = lp.iterate(cells.normal, wanted, tmp_path / folder, HERE, seed)
+        return {json.dumps(cell): data["value"].values.tolist() for cell, data in results}
 
     both = [{"a": 1, "b": 2}, {"a": 2, "b": 2}]
     first = drawn(both, 3, "first")
@@ -191,7 +194,7 @@ def test_iterate_gives_keys_that_depend_on_seed_and_configuration_alone(tmp_path
     assert drawn(both, 4, "first") != first
     digest = hashlib.sha256(b'3\n{"a": 1, "b": 2}').digest()
     words = np.array([int.from_bytes(digest[i : i + 4], "big") for i in (0, 4)], np.uint32)
-    expected = jax.random.normal(jax.random.wrap_key_data(words), (3,))
+    expected = jax.random.normal(jax.random.wrap_key_data(jnp.asarray(words)), (3,))
     assert first[json.dumps(both[0])] == expected.tolist()
     [(_, failure), _] = lp.iterate(cells.normal, both, tmp_path, HERE)
     assert isinstance(failure, Failure)  # without a seed there is no key
@@ -289,7 +292,7 @@ def test_iterate_on_the_executor_of_a_dask_cluster(tmp_path):
     """Two processes, of which one dies."""
     distributed = pytest.importorskip("distributed")
     options = {"n_workers": 2, "threads_per_worker": 1, "dashboard_address": None}
-    wanted = [{"seed": seed} for seed in range(4)]
+    wanted: list[dict] = [{"seed": seed} for seed in range(4)]
     wanted[1] |= {"fault": "dies once", "marker": str(tmp_path / "died")}
     wanted[2] |= {"fault": "raises"}
     folder = tmp_path / "cells"

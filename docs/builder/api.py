@@ -29,8 +29,6 @@ CLASSES = {
     "icl": ["Minimiser"],
     "dynamics": ["Comparison", "Descent", "Trajectory"],
     "compression": ["AffineMap", "Compressed", "CompressionError", "Experts", "Tail", "experts"],
-    "sweep": ["CellFailure", "FinishedCell", "SweepResult"],
-    "reproduce": ["Check", "Findings", "Study", "Verdict"],
 }
 _IMPORT = re.compile(r"^from \.([\w.]+) import (\w+) as \2$", re.MULTILINE)
 
@@ -39,11 +37,10 @@ def entries() -> dict[str, list[tuple[str, str]]]:
     """For each room its entries: the name in code, and the path of its definition."""
     found: dict[str, list[tuple[str, str]]] = {room: [] for room in TITLES}
     for source, name in _IMPORT.findall((PACKAGE / "__init__.pyi").read_text()):
-        found[source.split(".")[0]].append((f"lp.{name}", _definition(source, name)))
+        found[source.split(".")[0].lstrip("_")].append((f"lp.{name}", _definition(source, name)))
     for room, names in CLASSES.items():
-        inside = f"{room}.studies" if room == "reproduce" else room
         root = "largeprompt" if room == "participation" else "lp"  # lp.participation is a function
-        found[room] += [(f"{root}.{inside}.{name}", _definition(inside, name)) for name in names]
+        found[room] += [(f"{root}.{room}.{name}", _definition(room, name)) for name in names]
     public = {name for name, _ in found["models"]}
     for source, name in _IMPORT.findall((PACKAGE / "models" / "__init__.pyi").read_text()):
         if f"lp.{name}" not in public:
@@ -54,6 +51,8 @@ def entries() -> dict[str, list[tuple[str, str]]]:
 def _definition(folder: str, name: str) -> str:
     """Path of the module that defines a name of a folder: some have a module of the same name."""
     inside = PACKAGE.joinpath(*folder.split("."))
+    if not inside.is_dir():
+        return f"largeprompt.{folder}.{name}"
     texts = [path.read_text() for path in inside.glob("__init__.py*")]
     modules = {known: source for text in texts for source, known in _IMPORT.findall(text)}
     return f"largeprompt.{folder}.{modules[name]}.{name}"
@@ -63,7 +62,8 @@ def pages() -> dict[str, str]:
     """Markdown of each page, by its name."""
     found = {"index": _index()}
     for room, names in entries().items():
-        lines = [f"# {TITLES[room]}\n", f"{_summary(room)} Module `largeprompt.{room}`.\n"]
+        module = f" Module `largeprompt.{room}`." if (PACKAGE / room).is_dir() else ""
+        lines = [f"# {TITLES[room]}\n", f"{_summary(room)}{module}\n"]
         for name, path in names:
             short = name.split(".")[-1]
             options = f'    options:\n      heading: "{name}"\n      toc_label: "{short}"\n'
@@ -83,4 +83,6 @@ def _index() -> str:
 
 def _summary(room: str) -> str:
     """First line of the docstring of a room."""
-    return (PACKAGE / room / "__init__.py").read_text().splitlines()[0].strip('"')
+    source = PACKAGE / room / "__init__.py"
+    source = source if source.exists() else PACKAGE / f"_{room}.py"
+    return source.read_text().splitlines()[0].strip('"')

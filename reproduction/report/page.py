@@ -29,12 +29,12 @@ _ABOUT_PAPER = (
 Found = Mapping[str, tuple[Study, Findings]]
 
 
-def write(folder: Path, stored: Stored, found: Found, redraw: set[str] | None = None) -> Path:
-    """Write the page, and the figures of `redraw` (None: of all) and those that are missing."""
+def write(folder: Path, stored: Stored, found: Found, redraw: bool = False) -> Path:
+    """Write the page, and the figures that are missing, or all of them."""
     panels = {name: study.panels(findings.data) for name, (study, findings) in found.items()}
     for name, shown in panels.items():
         files = [folder / file for file in static.figure_names(name)]
-        if shown and (redraw is None or not all(file.is_file() for file in files)):
+        if shown and (redraw or not all(file.is_file() for file in files)):
             static.save(folder, name, shown)
     for name in stored.lost:  # figures of earlier results
         for file in static.figure_names(name) if name in stored.files else ():

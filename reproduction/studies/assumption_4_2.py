@@ -241,7 +241,6 @@ STUDY = Study(
     "local powers.",
     unknown="We could not access the published statement of Assumption 4.2. These are the "
     "conditions of an audit.",
-    restriction="for linear regression, as an audit states the assumption",
     quick={
         "dimensions": [1, 2, 5],
         "norms": [1.0, 1.0, 2.26],

@@ -502,10 +502,10 @@ def panels(data: xr.Dataset) -> list[Panel]:
         ridge = Series("ridge regression (Bayes)", L, here["ridge"].values, BLACK, "dashed")
         title = f"variant: {variant}"
         found.append(Panel([*series, ridge], LENGTH, "median final risk", title=title))
-    return [*found, _shares(data), _landscape(data), _starts(data)]
+    return [*found, _shares_panel(data), _landscape_panel(data), _starts_panel(data)]
 
 
-def _shares(data: xr.Dataset) -> Panel:
+def _shares_panel(data: xr.Dataset) -> Panel:
     """Shares of runs in the block class, with Wilson intervals."""
     L, series = data["length"].values, []
     here = data.sel(start="paper")
@@ -527,7 +527,7 @@ _PATHS = 24  # number drawn in the landscape
 _ROUTES = ("strength of: score by $x$, read $y$", "strength of: score by $y$, read $x$")
 
 
-def _landscape(data: xr.Dataset) -> Panel:
+def _landscape_panel(data: xr.Dataset) -> Panel:
     """Level lines of the risk over the strengths of both routes, and paths of descent."""
     from contourpy import contour_generator
 
@@ -548,7 +548,7 @@ def _landscape(data: xr.Dataset) -> Panel:
     return Panel(series, *_ROUTES, False, False, title)
 
 
-def _starts(data: xr.Dataset) -> Panel:
+def _starts_panel(data: xr.Dataset) -> Panel:
     """Initialisations of these paths in the same coordinates, by the route they end in."""
     series = []
     for name, colour, runs in _by_end(data):

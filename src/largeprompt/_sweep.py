@@ -16,9 +16,15 @@ import threading
 import traceback
 import warnings
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import FIRST_COMPLETED, Executor, Future, ProcessPoolExecutor
-from concurrent.futures import as_completed, wait
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import (
+    FIRST_COMPLETED,
+    Executor,
+    Future,
+    ProcessPoolExecutor,
+    as_completed,
+    wait,
+)
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from functools import cache, partial
@@ -35,8 +41,8 @@ from ._files import atomic_write
 from ._message import error
 from ._progress import draw_no_bars, progress_bar
 
-Function = Callable[[dict[str, Any], Any], xr.Dataset | Mapping[str, Any]]
-_MADE_BY = "made_by"  # attribute of a stored cell: all that its result depends on
+Function = Callable[[dict[str, Any], Any], Any]
+_MADE_BY = "largeprompt_made_by"  # attribute of a stored cell: all that its result depends on
 _LARGEST = 2**31  # integers of netCDF have 32 bits
 
 
@@ -104,7 +110,7 @@ def iterate(
     folder: str | os.PathLike[str],
     executor: Executor | int | None = None,
     seed: int | None = None,
-) -> Iterator[tuple[dict[str, Any], xr.Dataset | Failure]]:
+) -> Generator[tuple[dict[str, Any], xr.Dataset | Failure], None, None]:
     """Evaluate a function on cells, which may be unlike each other; yield each as it finishes.
 
     `cells` are dicts of plain values, the configurations; the other arguments are those of `sweep`.
@@ -128,7 +134,7 @@ def _results(
         on = partial(_on_executor, executor=executor)
     else:
         raise error(
-            "executor must be a concurrent.futures.Executor, a positive number of processes or None",
+            "executor must be a concurrent.futures.Executor, a number of processes, or None",
             repr(executor),
         )
     texts = [
@@ -143,8 +149,9 @@ def _results(
             "tell repetitions apart by an entry such as 'replicate': 0, 1, 2" if twice else "",
         )
     name, version = _import_path(function), _version(function)
-    made_by = [json.dumps([name, version, seed and int(seed), text]) for text in texts]
-    work = partial(_computed, function, version, seed and int(seed))
+    number = None if seed is None else int(seed)
+    made_by = [json.dumps([name, version, number, text]) for text in texts]
+    work = partial(_computed, function, version, number)
     return _stored_and_computed(work, texts, made_by, _checked_folder(folder), on)
 
 
@@ -164,8 +171,8 @@ def _stored_and_computed(
         if not isinstance(outcome, Failure):
             with atomic_write(paths[number]) as name:
                 Path(name).write_bytes(outcome)
-            outcome = _read(paths[number], made_by[number])
-            assert outcome is not None, f"{paths[number]} changed while it was read"
+            stored = _read(paths[number], made_by[number])
+            outcome = Failure("its netCDF file cannot be read") if stored is None else stored
         yield number, outcome
 
 
@@ -204,7 +211,8 @@ def _key(seed: int, text: str) -> Any:
     import jax
 
     digest = hashlib.sha256(f"{seed}\n{text}".encode()).digest()
-    return jax.random.wrap_key_data(np.frombuffer(digest[:8], ">u4").astype(np.uint32))
+    words = np.frombuffer(digest[:8], ">u4").astype(np.uint32)
+    return jax.random.wrap_key_data(jax.device_put(words), impl="threefry2x32")
 
 
 def _read(path: Path, made_by: str) -> xr.Dataset | None:
@@ -239,10 +247,10 @@ def _on_executor(tasks: dict[int, Callable], executor: Executor) -> Iterator[tup
 def _on_processes(tasks: dict[int, Callable], processes: int) -> Iterator[tuple[int, Any]]:
     """Like `_on_executor`, on new processes of this machine, of which some may die.
 
-    Then the pool breaks without saying which task was to blame. Those that were submitted run once
-    more, one at a time: this finds the one that kills its process, and finishes the others.
+    Then the pool breaks without saying which task was to blame. Those that were submitted run
+    again, one at a time: this finds the one that kills its process, and finishes the others.
     """
-    waiting, suspects = deque(tasks), deque[int]()
+    waiting, suspects, died_alone = deque(tasks), deque[int](), set[int]()
     while waiting or suspects:
         alone = bool(suspects)
         queue, size = (suspects, 1) if alone else (waiting, min(processes, len(waiting)))
@@ -259,11 +267,12 @@ def _on_processes(tasks: dict[int, Callable], processes: int) -> Iterator[tuple[
                         del running[future]
             except BrokenProcessPool:
                 pass
-        if alone:
-            for number in running.values():
-                yield number, Failure("its process died, also when it ran alone: out of memory?")
-        else:
-            suspects.extend(running.values())
+        for number in running.values():
+            if number in died_alone:
+                yield number, Failure("its process died twice while it ran alone: out of memory?")
+            else:
+                suspects.append(number)
+        died_alone.update(running.values() if alone else ())
 
 
 @contextmanager
@@ -298,15 +307,16 @@ def _start(pipe: Any) -> None:
 
 def _import_path(function: Any) -> str:
     """The name under which other processes find the function."""
+    received = type(function).__name__
     try:
-        path = f"{function.__module__}.{function.__qualname__}"
+        received = f"{function.__module__}.{function.__qualname__}"
         if attrgetter(function.__qualname__)(sys.modules[function.__module__]) == function:
-            return path
+            return received
     except (AttributeError, KeyError):
-        path = type(function).__name__
+        pass
     raise error(
         "function must be found by its name in a module, so that other processes find it",
-        path,
+        received,
         "define it at the top of a module; what it depends on is part of the configuration",
     )
 

@@ -1,65 +1,62 @@
 # pyright: reportArgumentType=false, reportOperatorIssue=false
-"""Studies and sweeps."""
+"""Parameters and sweeps."""
 
-import jax
+import functools
+import sys
+
 import numpy as np
 
 import largeprompt as lp
-from largeprompt.reproduce.studies import find_study
 
-from .things import EYE, KEY
+from .. import cells
+from .things import EYE
 
 
-def _sweep(*arguments, **options):
-    return lp.Sweep("tests.sweep.cells:draws", *arguments, **options)
+def _sweep(grid, **options):
+    return lp.sweep(options.pop("function", cells.draws), grid, "nowhere", **options)
+
+
+def _iterate(configurations):
+    return lp.iterate(cells.draws, configurations, "nowhere")
 
 
 MISTAKES = {
-    # studies
-    "study of another name": (lambda: find_study("lemma-2.2"), "a study must be one of"),
-    "scale of another name": (
-        lambda: find_study("lemma-2.1").config("huge"),
-        "scale must be 'quick' or 'full'",
-    ),
     "not in block form": (lambda: lp.HeadParams(EYE, np.ones(2)).to_block(), "block form"),
     # sweeps
-    "cell function with a dot": (
-        lambda: lp.Sweep("tests.sweep.cells.draws", [{}]),
-        "must be named 'package.module:function'",
-    ),
-    "cell function of no module": (lambda: lp.Sweep("no.such:function", [{}]), "be importable"),
     "cell function made on the spot": (
-        lambda: lp.Sweep(lambda configuration, key: {}, [{}]),
-        "must be importable from a module",
+        lambda: _sweep({"seed": [1]}, function=lambda cell, key: {}),
+        "function must be found by its name in a module.*To fix: define it at the top",
+    ),
+    "cell function of an object": (
+        lambda: _sweep({"seed": [1]}, function=functools.partial(cells.draws)),
+        "found by its name in a module.*received partial",
     ),
     "cell function without a source": (
-        lambda: lp.Sweep("sys:exit", [{}]),
-        "must come from a source file",
+        lambda: _sweep({"seed": [1]}, function=sys.exit),
+        "must come from a file",
     ),
-    "a constant for a function": (
-        lambda: lp.Sweep("tests.sweep.cells:SIZE", [{}]),
-        "must be callable",
+    "grid without axes": (lambda: lp.sweep(cells.draws, [1], "nowhere"), "grid must be a dict"),
+    "number for an axis": (
+        lambda: _sweep({"sigma": 1.0}),
+        "axis 'sigma' must be a sequence of one or more values; received 1.0",
     ),
-    "configuration not a dict": (lambda: _sweep([3]), "a configuration must be a dict"),
-    "array in a configuration": (
-        lambda: _sweep([{"cov": [EYE]}]),
-        r"plain values.*received ndarray at configuration\['cov'\]\[0\]",
+    "text for an axis": (lambda: _sweep({"sigma": "ab"}), "axis 'sigma' must be a sequence"),
+    "empty axis": (lambda: _sweep({"sigma": []}), "axis 'sigma' must be .* one or more values"),
+    "NaN on an axis": (lambda: _sweep({"x": [np.nan]}), "axis 'x' must have plain values"),
+    "one value twice on an axis": (lambda: _sweep({"x": [1, 1]}), "cells must be .* different"),
+    "cell not a dict": (lambda: _iterate([3]), "cell 0 must be a dict"),
+    "array in a cell": (
+        lambda: _iterate([{}, {"cov": [EYE]}]),
+        r"cell 1 must have plain values.*received ndarray.*tolist",
     ),
-    "NaN in a configuration": (lambda: _sweep([{"x": np.nan}]), "received NaN at"),
-    "number for a name in a configuration": (lambda: _sweep([{"x": {1: 2}}]), "plain values"),
-    "one cell twice": (lambda: _sweep([{"x": 1}, {"x": 1}]), "cells of a sweep must differ"),
-    "no cells": (lambda: _sweep([]), "at least one cell"),
-    "seed and keys": (lambda: _sweep([{}], seed=0, keys=[0]), "a seed or keys"),
-    "keys too few": (lambda: _sweep([{}], keys=[]), "one key for each configuration"),
-    "seed not whole": (lambda: _sweep([{}], seed=0.5), "seed must be an integer"),
-    "negative key": (lambda: _sweep([{}], keys=[-1]), "a key must be an integer"),
-    "batch for a key": (
-        lambda: _sweep([{}], keys=[jax.random.split(KEY)]),
-        "a key must be an integer",
-    ),
-    "no workers": (lambda: _sweep([{}]).run("nowhere", workers=0), "workers must be a positive"),
-    "workers and cluster": (
-        lambda: _sweep([{}]).run("nowhere", workers=1, cluster="tcp://host:1"),
-        "on local workers or on a cluster",
+    "number for a name in a cell": (lambda: _iterate([{"x": {1: 2}}]), "must be a dict with text"),
+    "one cell twice": (lambda: _iterate([{"x": 1}, {"x": 1}]), "different; received .* twice"),
+    "no cells": (lambda: _iterate([]), "must be one or more"),
+    "seed not whole": (lambda: _sweep({"x": [1]}, seed=0.5), "seed must be an integer"),
+    "no processes": (lambda: _sweep({"x": [1]}, executor=0), "executor must be"),
+    "address for an executor": (lambda: _sweep({"x": [1]}, executor="tcp://h:1"), "executor must"),
+    "file for a folder": (
+        lambda: lp.sweep(cells.draws, {"seed": [1]}, __file__),
+        "folder must be a folder that can be written to",
     ),
 }

@@ -9,19 +9,13 @@ import jax
 import numpy as np
 import pytest
 import xarray as xr
-from typer.testing import CliRunner
 
-from largeprompt.cli.commands import app
-from largeprompt.compression import compress
+import largeprompt as lp
 from largeprompt.models import RecordedLayer, Recording
-from largeprompt.models.fetch import WEIGHTS
-from largeprompt.prompts import output_error
-from largeprompt.reproduce import studies
-from largeprompt.reproduce.report.panels import Panel
-from largeprompt.reproduce.report.study_panels import panels_of
-from largeprompt.reproduce.studies import _head_numbers as head_numbers
-from largeprompt.reproduce.studies import _texts as frozen
-from largeprompt.reproduce.studies import real_transformers
+from reproduction.panels import Panel
+from reproduction.studies import _head_numbers as head_numbers
+from reproduction.studies import _texts as frozen
+from reproduction.studies import real_transformers
 
 from ..weights import fetched
 
@@ -80,7 +74,7 @@ def test_unnoticed_is_empty(stored):
 
 
 def test_panels_of_the_stored_result(stored):
-    panels = panels_of(STUDY.name, stored)
+    panels = STUDY.panels(stored)
     assert [panel.title.split(",")[0] for panel in panels] == [
         "TabPFN",
         "SmolLM2",
@@ -189,9 +183,8 @@ def test_gaussian_tokens_obey_the_lemma_up_to_their_exact_error(rng, monkeypatch
     heads = [_layer(rng, heads=1).head(0) for _ in range(12)]
     ratios = [head_numbers.gaussian_tokens(head, rng)["gaussian_error"] for head in heads]
     assert 0.8 < np.mean(ratios) < 1.25
-    monkeypatch.setattr(
-        head_numbers, "output_error", lambda *given: 2 * np.asarray(output_error(*given))
-    )
+    exact = lp.output_error
+    monkeypatch.setattr(lp, "output_error", lambda *given: 2 * np.asarray(exact(*given)))
     ratios = [head_numbers.gaussian_tokens(head, rng)["gaussian_error"] for head in heads]
     assert not 0.8 < np.mean(ratios) < 1.25
 
@@ -210,8 +203,8 @@ def test_small_measures_have_the_errors_of_compress(recorded):
     head, prompt, queries = recorded
     wanted = []
     for n, atoms, rank in sizes:
-        tail = compress(prompt, queries, head=head, atoms=atoms, rank=rank)
-        kept = compress(prompt, queries, head=head, atoms=n, method="most attended")
+        tail = lp.compress(prompt, queries, head=head, atoms=atoms, rank=rank)
+        kept = lp.compress(prompt, queries, head=head, atoms=n, method="most attended")
         assert tail.error is not None
         assert kept.error is not None
         wanted.append([float(tail.error.mean), float(kept.error.mean)])
@@ -271,10 +264,10 @@ def made_up(monkeypatch):
         return Recording("made up", (tuple(_layer(rng) for _ in range(3)),))
 
     learner = SimpleNamespace(record=lambda *given: recording(), layers=(None,) * 3)
-    monkeypatch.setattr(real_transformers, "weights_path", Path)
-    monkeypatch.setattr(real_transformers, "TabPFN", SimpleNamespace(load=lambda path: learner))
-    monkeypatch.setattr(real_transformers, "load_pretrained", lambda path: (path, None))
-    monkeypatch.setattr(real_transformers, "record", lambda *given, **how: recording())
+    monkeypatch.setattr(lp.models, "weights_path", Path)
+    monkeypatch.setattr(lp.models, "TabPFN", SimpleNamespace(load=lambda path: learner))
+    monkeypatch.setattr(lp.models, "load_pretrained", lambda path: (path, None))
+    monkeypatch.setattr(lp.models, "record", lambda *given, **how: recording())
     monkeypatch.setattr(real_transformers, "_random_weights", lambda model, seed: model)
     monkeypatch.setattr(real_transformers, "_untrained_learner", lambda model, rng: model)
 
@@ -298,38 +291,6 @@ def test_texts_are_long_enough():
     assert set(STUDY.quick["texts"]) < set(STUDY.full["texts"]) == set(frozen.NAMES)
     assert min(len(frozen.text(name)) for name in frozen.NAMES) > 3000
     assert set(STUDY.quick) == set(STUDY.full)
-
-
-def test_optional_studies_are_found_and_listed_but_not_part_of_the_default():
-    assert STUDY.name in studies.OPTIONAL_STUDIES
-    assert STUDY.name not in studies.STUDIES
-    assert studies.find_study(STUDY.name) is STUDY
-    assert not any(study.weights for study in studies.STUDIES.values())
-    assert all(study.weights for study in studies.OPTIONAL_STUDIES.values())
-    listed = CliRunner().invoke(app, ["studies"])
-    assert STUDY.name in listed.stdout
-    assert "largeprompt models fetch tabpfn smollm2 minilm" in listed.stdout
-
-
-def test_reproduce_names_the_command_that_fetches_weights(monkeypatch, tmp_path):
-    monkeypatch.setenv("LARGEPROMPT_MODELS", str(tmp_path / "nowhere"))
-    out = tmp_path / "out"
-    done = CliRunner().invoke(app, ["reproduce", "--study", STUDY.name, "--out", str(out)])
-    assert done.exit_code == 2
-    assert done.stderr.count("\n") == 1
-    assert "largeprompt models fetch tabpfn smollm2 minilm" in done.stderr
-    assert "missing or altered files of tabpfn (prior_diff" in done.stderr
-    assert not out.exists()
-    for name in STUDY.weights:  # files of the right names are not enough
-        for file in WEIGHTS[name].files:
-            path = tmp_path / "nowhere" / name / file
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_bytes(b"altered")
-    done = CliRunner().invoke(app, ["reproduce", "--study", STUDY.name, "--out", str(out)])
-    assert "missing or altered files of tabpfn (prior_diff" in done.stderr
-    monkeypatch.setenv("LARGEPROMPT_MODELS", str(tmp_path / "elsewhere"))
-    with pytest.raises(FileNotFoundError, match="largeprompt models fetch tabpfn"):
-        STUDY.measure(CONFIG, KEY)
 
 
 @pytest.mark.slow

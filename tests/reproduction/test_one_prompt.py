@@ -5,7 +5,7 @@ import pytest
 import xarray as xr
 from scipy.stats import binom
 
-from largeprompt.reproduce.studies import one_prompt
+from reproduction.studies import one_prompt
 
 
 def test_at_least_p_is_the_smallest_binomial_p_value():

@@ -1,6 +1,6 @@
-"""Store a result of the study for the tests: `python -m tests.reproduce.store_real_transformers X`.
+"""Store a result for the tests: `python -m tests.reproduction.store_real_transformers X`.
 
-X is the folder of `largeprompt reproduce --study real-transformers --out X`. The file has the
+X is the folder of `python -m reproduction --study real-transformers --out X`. The file has the
 numbers that the study measured, in single precision, without checks; its attributes say what made
 them.
 """

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from largeprompt.reproduce.studies import _pushed_tokens
+from reproduction.studies import _pushed_tokens
 
 
 def test_exact_law_at_length_one():

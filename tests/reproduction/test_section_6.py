@@ -12,11 +12,11 @@ import pytest
 import xarray as xr
 
 import largeprompt as lp
-from largeprompt.dynamics.experiment import published_task
-from largeprompt.reproduce.studies import section_6
-from largeprompt.reproduce.studies.study import INFINITE
+from reproduction.studies import section_6
+from reproduction.study import INFINITE
 
 KEY = jax.random.key(0)
+published_task = lp.dynamics.experiment.published_task
 LENGTHS = [10.0, 1000.0]
 SEEDS = {"paper": 8, "released-code": 2, "balanced": 2}
 CONFIG = {
@@ -35,7 +35,7 @@ def only_what_is_judged(monkeypatch):
     """Leave out the picture, find the minima of the other route once for all mutants, and correct
     risks of heads near block form by 16 instead of 256 values of w.
     """
-    monkeypatch.setattr(section_6, "QuasiMonteCarlo", partial(lp.QuasiMonteCarlo, points=16))
+    monkeypatch.setattr(lp, "QuasiMonteCarlo", partial(lp.QuasiMonteCarlo, points=16))
     monkeypatch.setattr(section_6, "_landscape", lambda *arguments: xr.Dataset())
     monkeypatch.setattr(section_6, "_other_minima", lambda *arguments: _other_minima())
     paths = xr.Dataset(
@@ -133,7 +133,7 @@ def _flows():
 
 def judged(monkeypatch, experiment):
     """The verdict on data of `experiment`."""
-    monkeypatch.setattr(section_6, "published_experiment", experiment)
+    monkeypatch.setattr(lp, "published_experiment", experiment)
     return section_6.STUDY.run(CONFIG, KEY).verdict
 
 
@@ -254,7 +254,7 @@ def test_section_6_notices_starts_that_tell_nothing(monkeypatch, converged):
 def test_section_6_can_be_stored_when_nobody_arrives(monkeypatch, converged):
     """What is not finite is declared, as the store asks."""
     wrong = mutated(converged, _other_route_for_all, PAPER)
-    monkeypatch.setattr(section_6, "published_experiment", wrong)
+    monkeypatch.setattr(lp, "published_experiment", wrong)
     data = section_6.STUDY.run(CONFIG, KEY).data
     infinite = [name for name, x in data.data_vars.items() if not np.all(np.isfinite(x))]
     assert infinite == ["again_distance"]
@@ -263,14 +263,14 @@ def test_section_6_can_be_stored_when_nobody_arrives(monkeypatch, converged):
 
 def test_section_6_class_is_not_decided_by_the_risk(monkeypatch, converged):
     """Other-route runs with the risk of the best head: shares stay, accuracy fails."""
-    monkeypatch.setattr(section_6, "published_experiment", converged)
+    monkeypatch.setattr(lp, "published_experiment", converged)
     before = section_6.STUDY.run(CONFIG, KEY)
 
     def lower(found):
         found["risk"][..., -1] = found["risk"].isel(step=-1).min("seed")
 
     wrong = mutated(converged, lower, PAPER)
-    monkeypatch.setattr(section_6, "published_experiment", wrong)
+    monkeypatch.setattr(lp, "published_experiment", wrong)
     after = section_6.STUDY.run(CONFIG, KEY)
     xr.testing.assert_equal(before.data["share"], after.data["share"])
     assert after.verdict.word == "not testable"

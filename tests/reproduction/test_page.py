@@ -6,13 +6,12 @@ import re
 import numpy as np
 import pytest
 
-from largeprompt.reproduce.report import inline_svg
-from largeprompt.reproduce.report.alternative_text import describe
-from largeprompt.reproduce.report.captions import CAPTIONS
-from largeprompt.reproduce.report.formulas import typeset
-from largeprompt.reproduce.report.panels import Panel, Series
-from largeprompt.reproduce.report.ticks import choose_axis
-from largeprompt.reproduce.studies import every_study
+from reproduction.catalogue import catalogue, load
+from reproduction.panels import Panel, Series
+from reproduction.report import inline_svg, static
+from reproduction.report.alternative_text import describe
+from reproduction.report.formulas import typeset
+from reproduction.report.ticks import choose_axis
 
 L = np.geomspace(2.0, 1e12, 20)
 
@@ -153,7 +152,7 @@ def test_typeset_formulas_and_leaves_words(text, html):
 
 def test_typeset_changes_no_number_of_a_text():
     """The digits and words of every text of the studies come out in the same order."""
-    for study in every_study().values():
+    for study in map(load, catalogue().values()):
         for text in (study.statement, study.method, study.unknown):
             plain = re.sub(r"<[^>]+>", "", typeset(text))
             long_words = [re.findall(r"[A-Za-z]{6,}", t) for t in (text, plain)]
@@ -162,7 +161,28 @@ def test_typeset_changes_no_number_of_a_text():
 
 
 def test_captions_say_something_about_every_figure():
-    assert set(CAPTIONS) == set(every_study())
-    for name, text in CAPTIONS.items():
-        assert 40 < len(text) < 300, name
-        assert text not in (every_study()[name].title, every_study()[name].statement)
+    for study in map(load, catalogue().values()):
+        assert 40 < len(study.caption) < 350, study.name
+        assert study.caption not in (study.title, study.statement)
+
+
+def test_draw_shows_the_points_of_a_panel():
+    """The static figure has the data, two standard errors, and zero at the floor."""
+    y, error = np.array([0.0, 1e-14, 2e-14]), np.array([0.0, 1e-15, 1e-15])
+    series = [Series("a", np.arange(1.0, 4.0), y, 0, "points", error), Series("b", L, L, 1)]
+    (axes,) = static.draw([Panel(series, "x", "y", floor=1e-17)]).axes
+    points, line = axes.containers[0].lines[0], axes.lines[-1]
+    np.testing.assert_array_equal(points.get_ydata(), [1e-17, 1e-14, 2e-14])
+    np.testing.assert_array_equal(line.get_ydata(), L)
+    low, high = axes.collections[0].get_segments()[1][:, 1]
+    assert high - low == pytest.approx(4e-15)
+    assert axes.get_xscale() == axes.get_yscale() == "log"
+
+
+def test_save_is_repeatable(tmp_path):
+    for name in ("a", "b"):
+        static.save(tmp_path, name, [Panel([Series("a", L, L, 0)], "$x$", "y")])
+    for suffix in ("pdf", "png"):
+        first, second = ((tmp_path / f"figures/{n}.{suffix}").read_bytes() for n in "ab")
+        assert first == second
+    assert len(list((tmp_path / "figures").iterdir())) == 4
