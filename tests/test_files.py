@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from largeprompt._files import atomic_write, cache_folder, check_target
+from largeprompt._files import atomic_write, check_target
 
 
 def _write(path: Path, text: str) -> None:
@@ -74,12 +74,3 @@ def test_check_target_names_what_is_wrong(tmp_path):
     ):
         with pytest.raises(ValueError, match=rule):
             check_target(path, "data", (".nc",))
-
-
-def test_cache_folder_without_a_home_folder(tmp_path, monkeypatch):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    assert cache_folder() == tmp_path / "largeprompt"
-    monkeypatch.delenv("XDG_CACHE_HOME")
-    monkeypatch.setattr(Path, "home", lambda: (_ for _ in ()).throw(RuntimeError("no home")))
-    with pytest.raises(OSError, match="set the environment variable HOME"):
-        cache_folder()

@@ -6,7 +6,6 @@ Imports nothing heavy.
 import os
 import secrets
 import shutil
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -47,17 +46,3 @@ def atomic_write(path: Path) -> Iterator[str]:
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
-
-
-def cache_folder() -> Path:
-    """`largeprompt` in the user's cache folder; raises `OSError` where there is no home folder."""
-    try:
-        if sys.platform == "win32":
-            cache = os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local"
-        elif sys.platform == "darwin":
-            cache = Path.home() / "Library" / "Caches"
-        else:
-            cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    except RuntimeError as cause:  # neither HOME nor an entry in the list of users
-        raise OSError("no home folder is known: set the environment variable HOME") from cause
-    return Path(cache) / "largeprompt"

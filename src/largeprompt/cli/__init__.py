@@ -7,9 +7,9 @@ import io
 import os
 import signal
 import sys
+from pathlib import Path
 
 from .._extras import MissingExtra, require
-from .._files import cache_folder
 
 
 def main() -> None:
@@ -31,9 +31,10 @@ def main() -> None:
 def keep_compiled_programs() -> None:
     """Cache compiled programs in the user's cache folder, unless the user chose otherwise."""
     try:
-        folder = cache_folder() / "programs"
+        home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+        folder = Path(home) / "largeprompt" / "programs"
         folder.mkdir(parents=True, exist_ok=True)
-    except OSError:
+    except (OSError, RuntimeError):  # the second: no home folder is known
         return  # no cache: every command compiles everything
     if os.access(folder, os.W_OK):
         os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(folder))

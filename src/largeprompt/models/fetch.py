@@ -24,7 +24,6 @@ from importlib.util import find_spec
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
 
-from .._files import cache_folder
 from .._message import error, message
 from .._progress import progress_bar
 
@@ -113,7 +112,14 @@ def weights_folder() -> Path:
     """`$LARGEPROMPT_MODELS`, or `largeprompt/models` in the user's cache folder."""
     if chosen := os.environ.get(FOLDER):
         return Path(chosen).expanduser()
-    return cache_folder() / "models"
+    home = Path.home()
+    if sys.platform == "win32":
+        cache = Path(os.environ.get("LOCALAPPDATA") or home / "AppData" / "Local")
+    elif sys.platform == "darwin":
+        cache = home / "Library" / "Caches"
+    else:
+        cache = Path(os.environ.get("XDG_CACHE_HOME") or home / ".cache")
+    return cache / "largeprompt" / "models"
 
 
 def find_weights(name: str) -> Weights:
