@@ -83,7 +83,7 @@ class Problem(NamedTuple):
         squares = np.sum((got - exact) ** 2, axis=1)
         deviations = np.sum((exact - self.mean_value) ** 2, axis=1)
         deviation = np.mean(deviations)
-        floor = 1e-26 * float(np.sum(np.mean(self.values**2, axis=0, dtype=np.float64)))
+        floor = 1e-26 * float(np.vdot(self.values, self.values)) / self.n
         if deviation <= floor:  # all tokens equal: nothing to be relative to
             return np.where(squares <= 1e14 * floor, 0.0, np.inf), np.ones(len(rows))
         return squares / deviation, deviations / deviation

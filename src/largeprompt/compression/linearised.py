@@ -60,7 +60,9 @@ class AffineMap(eqx.Module):
             for part in (self.slope, self.intercept)
         )
         residual = f"{self.residual.value:.4g} +- {self.residual.error:.1g}"
-        return f"AffineMap: {self.at}, residual {residual}, slope\n {slope}\nintercept\n {intercept}"
+        return (
+            f"AffineMap: {self.at}, residual {residual}, slope\n {slope}\nintercept\n {intercept}"
+        )
 
     def __call__(self, z: ArrayInput) -> Float[Array, "*batch m"]:
         z = _checks.finite("z", z)

@@ -72,13 +72,13 @@ class Attention(NamedTuple):
 
     def leverages(self, values: np.ndarray) -> np.ndarray:
         """Sum over queries of p_qi^2 |v_i - T_q|^2 for every token, (n,)."""
-        centre = self.outputs.mean(axis=0)  # so that fewer digits cancel
+        centre = self.outputs.mean(axis=0).astype(values.dtype)  # so that fewer digits cancel
         T = self.outputs - centre
         features = np.zeros((self.table.shape[1], T.shape[1] + 2), self.table.dtype)
         features[self.rows] = np.column_stack([np.ones(len(T)), -2 * T, np.sum(T**2, axis=1)])
         found = []
         for part in blocks(len(values)):
-            steps = (values[part] - centre).astype(values.dtype)
+            steps = values[part] - centre
             sums = self.table[part] ** 2 @ features
             squares = np.einsum("nv,nv->n", steps, steps)
             cross = np.einsum("nv,nv->n", steps, sums[:, 1:-1])
@@ -98,7 +98,7 @@ def tilted_moments(
     k, found = keys.shape[1], []
     for part in blocks(len(keys)):
         scores = keys[part] @ tilt + log_masses[part]
-        top = scores.max()
+        top = scores.max(keepdims=True)
         weights = np.exp(scores - _finite(top))
         total = weights.sum()
         mean = np.concatenate([weights @ keys[part], weights @ values[part]])
@@ -107,7 +107,7 @@ def tilted_moments(
         gaps *= roots
         key_sums = gaps.T @ gaps
         gaps *= roots
-        found.append((top, total, mean, key_sums, gaps.T @ values[part]))
+        found.append((top[0], total, mean, key_sums, gaps.T @ values[part]))
     tops, totals, means, *sums = (np.stack(part) for part in zip(*found, strict=True))
     top = float(tops.max())
     factors = np.exp(tops.astype(np.float64) - top)
