@@ -58,10 +58,11 @@ def compress(
 
     **Arguments:** `prompt`, keys and values; `queries` of shape (q, d_k), which the result should
     serve, in the order of time if they have one. If there are at least 64, every fourth one only
-    measures the error; of fewer no error is stated. Sizes: `atoms` kept tokens, those of the indices `keep` among them (sinks, a
-    window), and `rank` of the Gaussian (0 by default; None: no Gaussian, values as they are); or
-    `size` in bytes, split between both by the error on the last third of the queries. `choose`
-    ranks tokens by "leverage", $E[p_i^2 |v_i - T|^2]$, or by "attention mass", $E[p_i]$. `head` is a `Head.key_value` with another scale than 1. `key` is for
+    measures the error; for fewer no error is stated. Sizes: `atoms` kept tokens, those of the
+    indices `keep` among them (sinks, a window), and `rank` of the Gaussian (0 by default; None: no
+    Gaussian, values as they are); or `size` in bytes, split between both by the error on the last
+    third of the queries. `choose` ranks tokens by "leverage", $E[p_i^2 |v_i - T|^2]$, or by
+    "attention mass", $E[p_i]$. `head` is a `Head.key_value` with another scale than 1. `key` is for
     method="random".
 
     Other methods, for comparison: "most attended" (SnapKV, H2O), "sinks and window" (StreamingLLM),
