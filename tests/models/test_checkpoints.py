@@ -116,7 +116,7 @@ def test_read_checkpoint_rejects_truncated_and_altered_files(tmp_path):
     path = tmp_path / "bad.pt"
     for kept in (0, 10, len(data) // 2, len(data) - 1):
         path.write_bytes(data[:kept])
-        with pytest.raises(ValueError, match="must be a torch.save file"):
+        with pytest.raises(ValueError, match=r"must be a torch\.save file"):
             read_checkpoint(path)
     place = data.index(np.arange(100, dtype=np.float32).tobytes()) + 5
     path.write_bytes(data[:place] + b"~" + data[place + 1 :])

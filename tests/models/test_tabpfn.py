@@ -157,6 +157,6 @@ def test_tabpfn_load_of_other_files_is_one_line(loaded, tmp_path):
     found.append(save(path, small).read_bytes())
     for data in found:
         path.write_bytes(data)
-        with pytest.raises(ValueError, match="must be a .safetensors file with 'nhead'") as caught:
+        with pytest.raises(ValueError, match=r"be a \.safetensors file with 'nhead'") as caught:
             TabPFN.load(path)
         assert "\n" not in str(caught.value)

@@ -8,7 +8,6 @@ the measure of its labelled rows and of one query: attention here is `lp.attend`
 import abc
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import equinox as eqx
 import jax
