@@ -209,7 +209,7 @@ def test_probe_command_on_a_table(tmp_path):
     table.write_text(
         "\n".join(["a,b,c,d,e,colour", *(f"{x},{z}" for x, z in zip(lines, names, strict=True))])
     )
-    result = _run(tmp_path / "tiny.cpkt", "--table", table, "--out", tmp_path / "out")
+    result = _run(tmp_path / "tiny.safetensors", "--table", table, "--out", tmp_path / "out")
     assert result.exit_code == 0, result.output
     assert "differs from the model's own by at most" in result.output
     assert (tmp_path / "out" / "probe.html").stat().st_size > 10_000
