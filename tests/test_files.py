@@ -57,9 +57,14 @@ def test_atomic_write_follows_links(tmp_path):
 def test_atomic_write_that_fails_leaves_the_file_as_it_was(tmp_path):
     path = tmp_path / "a.txt"
     path.write_text("old", encoding="utf-8")
-    with pytest.raises(KeyboardInterrupt), atomic_write(path) as name:
-        Path(name).write_text("half", encoding="utf-8")
-        raise KeyboardInterrupt
+
+    def interrupted():
+        with atomic_write(path) as name:
+            Path(name).write_text("half", encoding="utf-8")
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
     assert path.read_text(encoding="utf-8") == "old"
     assert os.listdir(tmp_path) == ["a.txt"]
 

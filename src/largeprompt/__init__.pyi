@@ -9,6 +9,8 @@ from . import measures as measures
 from . import models as models
 from . import plots as plots
 from . import prompts as prompts
+from ._sweep import iterate as iterate
+from ._sweep import sweep as sweep
 from .attention import Head as Head
 from .attention import Layer as Layer
 from .attention import MultiHead as MultiHead
@@ -87,8 +89,6 @@ from .prompts import prefix_difference as prefix_difference
 from .prompts import prompt_uncertainty as prompt_uncertainty
 from .prompts import sample_gradients as sample_gradients
 from .prompts import sample_outputs as sample_outputs
-from ._sweep import iterate as iterate
-from ._sweep import sweep as sweep
 
 __version__: str
 __all__: list[str]
