@@ -57,8 +57,7 @@ def probe(
 ) -> None:
     """Probe every attention head of a real transformer: is it linear yet?
 
-    Prints medians over heads, and writes probe.nc with all numbers and probe.html with heat maps
-    and pictures of each head.
+    Prints medians over heads, and writes probe.nc with all numbers.
 
     Example: largeprompt probe smollm2 --text README.md --length 512
     """
@@ -71,7 +70,6 @@ def probe(
     else:
         recording = _on_texts(model, text or [], length, queries)
     from ..models import probe as probe_recording
-    from ..models.probe_page import write_page
 
     out.mkdir(parents=True, exist_ok=True)
     with warnings.catch_warnings(record=True) as caught:
@@ -81,8 +79,6 @@ def probe(
         typer.echo(f"warning: {warning.message}", err=True)
     answer = _summary(data)
     write_netcdf(data, out / "probe.nc")
-    page = write_page(data, out / "probe.html")
-    answer.note(f"page: {page}", page=str(page))
     answer.print(as_json=as_json, as_csv=as_csv)
 
 
