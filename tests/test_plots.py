@@ -1,3 +1,5 @@
+# pyright: reportIndexIssue=false, reportAttributeAccessIssue=false, reportCallIssue=false
+# pyright: reportOptionalMemberAccess=false, reportArgumentType=false
 """Figures show the data they are given, on the axes they are given, and refuse anything else."""
 
 import inspect

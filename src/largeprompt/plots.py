@@ -73,7 +73,7 @@ def curve(
     """
     if isinstance(curves, xr.Dataset) and "own_limit" in curves and labels is bound is fit is None:
         return _limits(curves, ax)
-    found = list(curves) if isinstance(curves, list | tuple) else [curves]
+    found: list[Any] = list(curves) if isinstance(curves, list | tuple) else [curves]
     rows = [
         _values(
             "curves",
@@ -107,7 +107,8 @@ def curve(
         text = f"slope {fit.slope:.3f} $\\pm$ {fit.standard_error:.3f}"
         axes.plot(lengths, np.exp(fit.intercept) * lengths**fit.slope, "k:", label=text)
     quantities = {str(data.attrs["quantity"]) for data in found}
-    label = _ERRORS.get(*quantities, "squared error") if len(quantities) == 1 else "squared error"
+    several = len(quantities) > 1
+    label = "squared error" if several else _ERRORS.get(quantities.pop(), "squared error")
     return _finished(axes, _LENGTH, label)
 
 
@@ -321,8 +322,7 @@ def probe(
         cmap="viridis",
     )
     axes.figure.colorbar(image, ax=axes)
-    axes.xaxis.get_major_locator().set_params(integer=True)
-    axes.yaxis.get_major_locator().set_params(integer=True)
+    axes.locator_params(integer=True)
     title = str(data[name].attrs.get("long_name", name))
     axes.set(xlabel="head", ylabel="layer", title=title)
     return axes

@@ -4,8 +4,8 @@ import jax
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import save_file
 from benchmarks.fresh_process import Stages
+from safetensors.torch import save_file
 
 import largeprompt as lp
 from largeprompt.models import TabPFN
