@@ -9,6 +9,8 @@ from . import measures as measures
 from . import models as models
 from . import prompts as prompts
 from . import reproduce as reproduce
+from ._sweep import iterate as iterate
+from ._sweep import sweep as sweep
 from .attention import Head as Head
 from .attention import Layer as Layer
 from .attention import MultiHead as MultiHead
@@ -95,8 +97,6 @@ from .reproduce.report import plot_limits as plot_limits
 from .reproduce.report import plot_regimes as plot_regimes
 from .reproduce.report import plot_risks as plot_risks
 from .reproduce.report import save_figure as save_figure
-from ._sweep import iterate as iterate
-from ._sweep import sweep as sweep
 
 __version__: str
 __all__: list[str]
