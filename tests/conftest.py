@@ -1,4 +1,4 @@
-"""Settings for all tests: 64-bit mode, strict promotion, programs compiled quickly, kept on disk."""
+"""Settings of all tests: 64-bit mode, strict promotion, programs compiled fast and kept on disk."""
 
 import gc
 import os
@@ -7,16 +7,18 @@ from pathlib import Path
 from largeprompt._compiler_options import quick_to_compile
 
 FLAGS = quick_to_compile() | {"xla_backend_optimization_level": 0}  # a third of the time
-SETTINGS = {  # also of the processes that tests start
+SETTINGS = {
     "XLA_FLAGS": " ".join(f"--{name}={str(value).lower()}" for name, value in FLAGS.items()),
-    "OPENBLAS_NUM_THREADS": "1",  # small products on several threads wait for each other
+    "OPENBLAS_NUM_THREADS": "1",  # threads of small products wait for each other
     "JAX_COMPILATION_CACHE_DIR": str(Path(__file__).parents[1] / ".pytest_cache" / "programs"),
     "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0.05",  # writing others takes as long
     "JAX_TRACEBACK_IN_LOCATIONS_LIMIT": "0",  # a tenth of the time
 }
-os.environ.update(SETTINGS | os.environ)  # before JAX and NumPy are imported
+os.environ.update(SETTINGS | os.environ)  # before JAX is imported, and for started processes
 if "LARGEPROMPT_CHECK_TYPES" in os.environ:
-    __import__("jaxtyping").install_import_hook("largeprompt", "beartype.beartype")
+    import jaxtyping
+
+    jaxtyping.install_import_hook("largeprompt", "beartype.beartype")
 import jax  # noqa: E402
 import pytest  # noqa: E402
 
@@ -29,12 +31,14 @@ gc.set_threshold(200_000, 20, 100)  # programs live long: looking for garbage to
 def few_programs():
     """Drop programs before they exhaust the memory maps of a process (65,530 on Linux)."""
     yield
-    if os.path.exists("/proc/self/maps") and Path("/proc/self/maps").read_text().count("\n") > 45e3:
+    maps = Path("/proc/self/maps")
+    if maps.exists() and maps.read_text().count("\n") > 45_000:
         jax.clear_caches()
 
 
 @pytest.fixture
 def mode_32():
     """Run one test in JAX's default 32-bit mode."""
-    with jax.enable_x64(False):
-        yield
+    jax.config.update("jax_enable_x64", False)
+    yield
+    jax.config.update("jax_enable_x64", True)
