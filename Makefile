@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
-.PHONY: test test-fast check lint reproduce bench docs format clean python-is-ready
+.PHONY: test test-fast check lint reproduce bench docs explorer format clean python-is-ready
 
 # one thread for matrix products: those of the tests are small, and the workers fill the cores
 test test-fast: export OPENBLAS_NUM_THREADS ?= 1
@@ -67,3 +67,7 @@ python-is-ready:
 	@$(PYTHON) -c 'import venv, ensurepip' 2>/dev/null || { \
 	  echo "error: $(PYTHON) cannot create virtual environments (module venv or ensurepip is missing)." >&2; \
 	  echo "fix:   install it (on Debian and Ubuntu the package python3-venv)." >&2; exit 1; }
+
+# one page with sliders: out/explorer.html; it needs nothing but Python
+explorer: python-is-ready
+	$(PYTHON) docs/builder/explorer.py

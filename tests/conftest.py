@@ -7,6 +7,7 @@ from pathlib import Path
 from largeprompt._compiler_options import quick_to_compile
 
 FLAGS = quick_to_compile() | {"xla_backend_optimization_level": 0}  # a third of the time
+FLAGS["xla_cpu_parallel_codegen_split_count"] = 1  # the workers fill the cores
 SETTINGS = {
     "XLA_FLAGS": " ".join(f"--{name}={str(value).lower()}" for name, value in FLAGS.items()),
     "OPENBLAS_NUM_THREADS": "1",  # threads of small products wait for each other

@@ -83,7 +83,7 @@ def test_layer_on_samples_approaches_the_gaussian_recursion():
     a relative standard error of about 0.12, and the fitted slope over a factor 16 in L one of about
     0.06. The band of +-0.3 is 5 standard errors: a false alarm has probability below 1e-6.
     """
-    from largeprompt.reproduce.studies.depth import depth_errors
+    from reproduction.studies.depth import depth_errors
 
     lengths = [16, 64, 256]
     errors = depth_errors(jax.random.key(5), lengths, 100, depth=3).mean(axis=1)[:, -1]

@@ -1,5 +1,5 @@
 # pyright: reportArgumentType=false, reportOperatorIssue=false
-"""Studies and sweeps."""
+"""Parameters and sweeps."""
 
 import functools
 import sys
@@ -7,7 +7,6 @@ import sys
 import numpy as np
 
 import largeprompt as lp
-from largeprompt.reproduce.studies import find_study
 
 from .. import cells
 from .things import EYE
@@ -22,12 +21,6 @@ def _iterate(configurations):
 
 
 MISTAKES = {
-    # studies
-    "study of another name": (lambda: find_study("lemma-2.2"), "a study must be one of"),
-    "scale of another name": (
-        lambda: find_study("lemma-2.1").config("huge"),
-        "scale must be 'quick' or 'full'",
-    ),
     "not in block form": (lambda: lp.HeadParams(EYE, np.ones(2)).to_block(), "block form"),
     # sweeps
     "cell function made on the spot": (
