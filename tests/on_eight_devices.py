@@ -13,7 +13,6 @@ import largeprompt as lp
 from largeprompt.icl import Attention
 
 
-
 def main() -> dict[str, float]:
     """Compare every function that takes a mesh with itself on one device."""
     rng = np.random.default_rng(0)
