@@ -14,11 +14,11 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
+from benchmarks import explorer
 from numpy.polynomial import chebyshev
 from playwright.sync_api import Page
 
 import largeprompt as lp
-from benchmarks import explorer
 
 from . import browser
 from .site_builder import ROOT, builder, module_at

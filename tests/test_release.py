@@ -57,7 +57,7 @@ def test_release_source_has_tests_documents_and_examples(published):
     (archive,) = published.glob("*.tar.gz")
     with tarfile.open(archive) as file:
         names = {name.partition("/")[2] for name in file.getnames()}
-    for folder in ("src", "tests", "docs", "examples", "benchmarks"):
+    for folder in ("src", "tests", "docs", "examples", "benchmarks", "reproduction"):
         expected = {
             path.relative_to(ROOT).as_posix()
             for path in (ROOT / folder).rglob("*")

@@ -19,17 +19,6 @@ TITLES = {
     "sweep": "Sweeps",
     "plots": "Figures",
 }
-# what public functions return, and what their arguments are; reached as lp.room.Name
-CLASSES = {
-    "measures": ["AffineImage", "IndependentSum", "Scaled", "Tilted"],
-    "attention": ["AbstractHead", "Jacobians"],
-    "participation": ["PairMoments", "Participation"],
-    "prompts": ["GradientErrors", "GradientSamples", "PromptUncertainty"],
-    "concentration": ["BoundReport", "Horizon", "PromptLength", "Regime", "SlopeFit"],
-    "icl": ["Minimiser"],
-    "dynamics": ["Comparison", "Descent", "Trajectory"],
-    "compression": ["AffineMap", "Compressed", "CompressionError", "Experts", "Tail", "experts"],
-}
 _FUNCTION = re.compile(r"^def ([a-z]\w*)", re.MULTILINE)
 _IMPORT = re.compile(r"^from \.([\w.]+) import (\w+) as \2$", re.MULTILINE)
 
@@ -39,9 +28,12 @@ def entries() -> dict[str, list[tuple[str, str]]]:
     found: dict[str, list[tuple[str, str]]] = {room: [] for room in TITLES}
     for source, name in _IMPORT.findall((PACKAGE / "__init__.pyi").read_text(encoding="utf-8")):
         found[source.split(".")[0].lstrip("_")].append((f"lp.{name}", _definition(source, name)))
-    for room, names in CLASSES.items():
-        root = "largeprompt" if room == "participation" else "lp"  # lp.participation is a function
-        found[room] += [(f"{root}.{room}.{name}", _definition(room, name)) for name in names]
+    public = {name.removeprefix("lp.") for names in found.values() for name, _ in names}
+    for room in found.keys() - {"models"}:
+        for name in _classes(room):
+            if name not in public:
+                root = "largeprompt" if room in public else "lp"  # a function has the room's name
+                found[room].append((f"{root}.{room}.{name}", _definition(room, name)))
     public = {name for name, _ in found["models"]}
     stub = (PACKAGE / "models" / "__init__.pyi").read_text(encoding="utf-8")
     for source, name in _IMPORT.findall(stub):
@@ -50,6 +42,15 @@ def entries() -> dict[str, list[tuple[str, str]]]:
     for name in _FUNCTION.findall((PACKAGE / "plots.py").read_text(encoding="utf-8")):
         found["plots"].append((f"lp.plots.{name}", f"largeprompt.plots.{name}"))
     return found
+
+
+def _classes(room: str) -> list[str]:
+    """Classes at the door of a room: what functions return, what is inherited from."""
+    inside = PACKAGE / room
+    source = "\n".join(path.read_text(encoding="utf-8") for path in inside.rglob("*.py"))
+    doors = "\n".join(path.read_text(encoding="utf-8") for path in inside.glob("__init__.py*"))
+    names = {name for _, name in _IMPORT.findall(doors)}
+    return sorted(names & set(re.findall(r"^class (\w+)", source, re.MULTILINE)))
 
 
 def _definition(folder: str, name: str) -> str:

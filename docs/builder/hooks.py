@@ -8,7 +8,6 @@ from typing import Any
 import api
 import formulas
 import gallery
-import import_graph
 from mkdocs.structure.files import File  # pyright: ignore[reportMissingImports]
 from plain_text import PlainText
 
@@ -47,15 +46,13 @@ def on_files(files: Any, config: Any) -> Any:
 
 
 def on_page_markdown(markdown: str, page: Any, files: Any, **_: Any) -> str:
-    """Draw the import graph, link to the explorer, and let links to files show their titles."""
+    """Link to the explorer, and let links to files show their titles."""
 
     def titled(link: re.Match) -> str:
         file = files.get_file_from_path(link[1])
         title = re.search(r"^# (.+)", file.content_string, re.MULTILINE) if file else None
         return f"[{title[1]}]({link[2]})" if title else link[0]
 
-    if page.file.src_path == "architecture.md":
-        markdown = import_graph.drawn(markdown)
     if page.file.src_path == WIDE:
         page.meta["hide"] = ["toc"]  # its only heading
     if page.file.src_path == "explorer.md":
