@@ -108,7 +108,7 @@ def test_length_reads_the_covariance_from_a_file(suffix, tmp_path):
     result = _run("length", "0.01", "--covariance", path, "--query", "tokens")
     mu = lp.Gaussian(np.zeros(2), cov)
     found = lp.prompt_length_for(lp.Head(U=np.eye(2) / 2, V=np.eye(2)), mu, mu, 0.01)
-    assert result.output == f"{found.sentence}\n"
+    assert result.stdout == f"{found.sentence}\n"
 
 
 @pytest.mark.slow

@@ -94,7 +94,8 @@ def test_probe_command_prints_lines_as_it_goes(folder, tmp_path, monkeypatch):
     assert found == ["1", "2", "3", "4"]
 
 
-def test_probe_command_prints_warnings_on_one_line(folder, tmp_path):
+def test_probe_command_prints_warnings_on_one_line(folder, tmp_path, monkeypatch):
+    monkeypatch.setattr(_progress, "_EVERY", 1e9)
     (tmp_path / "words.txt").write_text("a b c d e " * 9)
     result = _run(
         folder, "--text", tmp_path / "words.txt", "--queries", 5, "--out", tmp_path / "out"
