@@ -111,7 +111,9 @@ def _finish(
     finally:
         table.show(found, stored.lost, **form)
     print(f"page: {written}", file=sys.stderr)
-    return 0 if table.good(found, stored.lost) else 1
+    judged = asked if kind else {**found, **stored.lost}  # a report is about the whole folder
+    held = [name in found and found[name][1].as_expected for name in judged]
+    return 0 if held and all(held) else 1
 
 
 def _command(options: argparse.Namespace) -> str:
