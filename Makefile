@@ -1,61 +1,63 @@
 # Two commands do everything, set-up included: `make test` and `make reproduce`.
+# Each command installs what it uses into .venv, an extra of pyproject.toml, when that has changed.
+# `make test` installs the pinned PyTorch, on Linux with CUDA; for the smaller build for CPUs:
+#     PIP_EXTRA_INDEX_URL=https://download.pytorch.org/whl/cpu make test
 
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-INSTALLED := $(VENV)/.installed
+STAMP := $(VENV)/.installed-
+WORKERS ?= -n logical --maxprocesses 4 --dist loadfile
 
-.PHONY: test test-fast check lint reproduce bench docs format clean python-is-ready
+.PHONY: test test-fast check check-types reproduce bench docs explorer format clean python-is-ready
+.SECONDARY:
 
-# one thread for matrix products: those of the tests are small, and the workers fill the cores
-test test-fast: export OPENBLAS_NUM_THREADS ?= 1
-# glibc keeps freed memory: returning it to the system and asking for it again takes long
-test test-fast: export MALLOC_TRIM_THRESHOLD_ ?= 1000000000
-test test-fast: export MALLOC_MMAP_THRESHOLD_ ?= 1000000000
+test: check
+	$(BIN)/python -m pytest $(WORKERS)
 
-# the type checker is one of the tests, so that others run beside it
-test: $(INSTALLED) lint
-	$(BIN)/python -m pytest -n logical --maxprocesses 4
+test-fast: $(STAMP)test
+	$(BIN)/python -m pytest $(WORKERS) -m "not slow"
 
-test-fast: $(INSTALLED)
-	$(BIN)/python -m pytest -n logical --maxprocesses 4 -m "not slow"
-
-lint: $(INSTALLED)
+check: $(STAMP)test
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-
-check: lint
 	$(BIN)/pyright --pythonpath $(BIN)/python
 
-reproduce: $(INSTALLED)
-	$(BIN)/largeprompt reproduce --resume --workers 2
+# the tests with every annotation checked at run time, a fifth slower
+check-types: $(STAMP)test
+	LARGEPROMPT_CHECK_TYPES=1 $(BIN)/python -m pytest $(WORKERS)
 
-bench: $(INSTALLED)
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[peers]'
+reproduce: $(STAMP)report
+	$(BIN)/python -m reproduction --resume --workers 2
+	@echo "kept for the next run: results in out/reproduce, compiled programs in the cache folder of the user"
+
+bench: $(STAMP)test $(STAMP)peers
 	$(BIN)/python -m benchmarks
 	$(BIN)/python -m benchmarks.page
 
 # the site, which can be opened without a server: out/site/index.html
 docs: export NO_MKDOCS_2_WARNING ?= 1
-docs: $(INSTALLED)
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[docs]'
+docs: $(STAMP)docs
 	$(BIN)/python -m mkdocs build --strict
 	@echo "site: out/site/index.html"
 
-format: $(INSTALLED)
+# one page with sliders: out/explorer.html; it needs nothing but Python
+explorer: python-is-ready
+	$(PYTHON) docs/builder/explorer.py
+
+format: $(STAMP)test
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
 clean:
 	rm -rf $(VENV) .pytest_cache
 
-# Rebuilt only when what is installed could have changed.
-$(INSTALLED): pyproject.toml constraints.txt setup.py $(wildcard src/largeprompt/_native/*.cc src/largeprompt/_native/*.h) | python-is-ready
+$(STAMP)%: pyproject.toml constraints.txt setup.py $(wildcard src/largeprompt/_native/*.cc src/largeprompt/_native/*.h) | python-is-ready
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[test]'
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[$*]'
 	@$(BIN)/python -c 'from largeprompt import _native; _native.available() or \
 	  print("note: the kernels for the CPU could not be compiled (is there a C++ compiler?); XLA does their work, slower.")'
-	touch $@
+	@touch $@
 
 python-is-ready:
 	@command -v $(PYTHON) >/dev/null || { \

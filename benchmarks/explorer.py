@@ -1,5 +1,6 @@
 """Frames a second of the explorer while sliders are dragged: `python -m benchmarks.explorer`."""
 
+import runpy
 import shutil
 import tempfile
 from pathlib import Path
@@ -7,11 +8,10 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from largeprompt.reproduce.explorer import write_page
-
 if TYPE_CHECKING:
     from playwright.sync_api import Page
 
+_BUILDER = Path(__file__).parents[1] / "docs" / "builder" / "explorer.py"
 SLIDERS = ("sigma", "L", "d", "noise")
 # one change a frame: callbacks of a frame run in order, so that of the page is between ours
 _DRAG = """async ([name, frames]) => {
@@ -61,7 +61,9 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder, sync_playwright() as driver:
         browser = driver.chromium.launch(executable_path=program, args=["--no-sandbox"])
         tab = browser.new_page(viewport={"width": 1280, "height": 860})
-        tab.goto(write_page(Path(folder) / "explorer.html").as_uri())
+        page = Path(folder) / "explorer.html"
+        page.write_text(runpy.run_path(str(_BUILDER))["page"](), encoding="utf-8")
+        tab.goto(page.as_uri())
         print(
             "| slider | frames a second | redraw, ms: median | slowest of 120 |\n|---|---|---|---|"
         )

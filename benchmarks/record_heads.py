@@ -105,7 +105,7 @@ def main(folder: Path, also_small: bool) -> None:
         if also_small:
             few = small(found, {1: [0, 6], 4: [0, 6]}, 1, 2)
             few.save(DATA / "encoder.npz", dtype=np.float16)
-    for path in sorted((weights / "tabpfn").rglob("*.cpkt")):
+    for path in sorted((weights / "tabpfn").rglob("*.safetensors")):
         found = learner(path)
         found.save(folder / "learner.npz", dtype=np.float16)
         if also_small:

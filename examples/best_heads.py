@@ -39,4 +39,4 @@ if chosen.figure:
     axes.set(yscale="log", ylabel="risk above that of an infinite prompt")
     axes.set_xticks(range(len(names)), names)
     axes.legend()
-    lp.save_figure(figure, chosen.figure)
+    figure.savefig(chosen.figure)

@@ -44,4 +44,4 @@ if len(sys.argv) > 1:  # a file to draw to: .pdf, .png or .svg
         axes.semilogy([100 * n / L for n in tokens], values, "o-", label=name)
     axes.set(xlabel="% of the bytes of the prompt", ylabel="relative squared error")
     axes.legend(loc="center right")
-    lp.save_figure(figure, sys.argv[1])
+    figure.savefig(sys.argv[1])

@@ -54,4 +54,4 @@ if len(sys.argv) > 1:  # a file to draw to: .pdf, .png or .svg
     right.plot(x, np.tanh(w * x), "--", label="tanh(w x)")
     right.set(xlabel="query x", title=f"w = {w}")
     right.legend()
-    lp.save_figure(figure, sys.argv[1])
+    figure.savefig(sys.argv[1])

@@ -60,4 +60,4 @@ if len(sys.argv) > 1:  # a file to draw to: .pdf, .png or .svg
     axes.plot(queries, linear, "--", label="linear attention")
     axes.set(xlabel="query $z$", ylabel="output", ylim=(-5, 25))
     axes.legend()
-    lp.save_figure(figure, sys.argv[1])
+    figure.savefig(sys.argv[1])

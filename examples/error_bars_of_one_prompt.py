@@ -39,4 +39,4 @@ if chosen.figure:
     axes.axhline(0.95, color="black", linestyle="dotted")
     axes.set(xlabel="score deviation $\\sigma$", ylabel="share of prompts", title="L = 1000")
     axes.legend()
-    lp.save_figure(figure, chosen.figure)
+    figure.savefig(chosen.figure)

@@ -8,6 +8,7 @@ import sys
 
 import jax
 import numpy as np
+from matplotlib.figure import Figure
 
 import largeprompt as lp
 
@@ -37,4 +38,6 @@ size = np.linalg.norm(lp.attend(head, law, z))
 distance = np.linalg.norm(gap) / size
 print(f"relative distance of {len(tokens)} real tokens to the Gaussian limit: {distance:.2f}")
 if len(sys.argv) > 1:  # a file to draw to: .pdf, .png or .svg
-    lp.save_figure(lp.plot_curve(curve, title="squared error of the output"), sys.argv[1])
+    figure = Figure((6, 4), layout="constrained")
+    lp.plots.curve(curve, ax=figure.subplots())
+    figure.savefig(sys.argv[1])

@@ -54,4 +54,4 @@ if len(sys.argv) > 1:  # a file to draw to: .pdf, .png or .svg
         xlabel="standard deviation of the scores", ylabel="relative squared error", yscale="log"
     )
     axes.legend()
-    lp.save_figure(figure, sys.argv[1])
+    figure.savefig(sys.argv[1])

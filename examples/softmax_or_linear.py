@@ -33,4 +33,4 @@ if len(sys.argv) > 1:  # a file to draw to: .pdf, .png or .svg
         axes.loglog(lengths, np.array(values) - floor, "o-", label=name)
     axes.set(xlabel="prompt length $L$", ylabel="risk above the noise floor")
     axes.legend()
-    lp.save_figure(figure, sys.argv[1])
+    figure.savefig(sys.argv[1])

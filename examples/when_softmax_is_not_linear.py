@@ -8,6 +8,7 @@ import sys
 
 import jax
 import numpy as np
+from matplotlib.figure import Figure
 
 import largeprompt as lp
 
@@ -19,4 +20,6 @@ for L, own, linear in zip(
 ):
     print(f"L = {L:8.0e}   to its own limit {own:.2e}   to linear attention {linear:.4f}")
 if len(sys.argv) > 1:  # a file to draw to: .pdf, .png or .svg
-    lp.save_figure(lp.plot_limits(comparison, "signs"), sys.argv[1])
+    figure = Figure((6, 4), layout="constrained")
+    lp.plots.curve(comparison, ax=figure.subplots()).set_title("signs")
+    figure.savefig(sys.argv[1])

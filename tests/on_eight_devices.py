@@ -12,8 +12,6 @@ import numpy as np
 import largeprompt as lp
 from largeprompt.icl import Attention
 
-from .mlir_contexts import share_mlir_contexts
-
 
 def main() -> dict[str, float]:
     """Compare every function that takes a mesh with itself on one device."""
@@ -96,6 +94,5 @@ def _square(key: jax.Array) -> jax.Array:
 
 
 if __name__ == "__main__":
-    share_mlir_contexts()
     jax.config.update("jax_enable_x64", True)
     print(json.dumps(main()))

@@ -9,8 +9,12 @@ ROOT = Path(__file__).parents[1]
 
 def builder(name: str) -> ModuleType:
     """A module of docs/builder that needs no mkdocs."""
-    path = ROOT / "docs" / "builder" / f"{name}.py"
-    spec = importlib.util.spec_from_file_location(f"site_builder_{name}", path)
+    return module_at(ROOT / "docs" / "builder" / f"{name}.py")
+
+
+def module_at(path: Path) -> ModuleType:
+    """The module in a file outside of packages."""
+    spec = importlib.util.spec_from_file_location(f"site_builder_{path.stem}", path)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)

@@ -1,8 +1,11 @@
 """The command line, as a user calls it."""
 
 import os
+import re
+import signal
 import subprocess
 import sys
+import warnings
 
 import numpy as np
 import pytest
@@ -10,21 +13,31 @@ import xarray as xr
 from typer.testing import CliRunner
 
 import largeprompt as lp
-from largeprompt import _compiler_options, dynamics
-from largeprompt.cli import _compiling
-from largeprompt.cli._signals import Terminated
-from largeprompt.cli.commands import app
+from largeprompt import cli
+from largeprompt.cli.commands import _GONE, app
 
 from .terminal import on_a_terminal
 
 
+def _run(*arguments):
+    return CliRunner().invoke(app, list(map(str, arguments)))
+
+
+def _python(code: str, *arguments: str, **environment: str) -> subprocess.CompletedProcess:
+    """The command in a process of its own, after `code`."""
+    text = f"import sys; from largeprompt.cli import main\n{code}\nmain()"
+    known = {name: value for name, value in os.environ.items() if name not in environment}
+    return subprocess.run(
+        [sys.executable, "-c", text, *arguments],
+        capture_output=True,
+        env=known | {name: value for name, value in environment.items() if value},
+        timeout=120,
+        check=False,
+    )
+
+
 def test_largeprompt_version():
-    result = CliRunner().invoke(app, ["--version"])
-    assert result.exit_code == 0
-    assert result.output == f"largeprompt {lp.__version__}\n"
-
-
-def test_python_m_largeprompt_is_the_command():
+    assert _run("--version").output == f"largeprompt {lp.__version__}\n"
     done = subprocess.run(
         [sys.executable, "-m", "largeprompt", "--version"],
         capture_output=True,
@@ -35,19 +48,31 @@ def test_python_m_largeprompt_is_the_command():
 
 
 def test_largeprompt_without_arguments_shows_help():
-    result = CliRunner().invoke(app, [])
-    assert "reproduce" in result.output
+    shown = _run().output
+    assert all(name in shown for name in ("curve", "regime", "length", "probe", "models"))
+    assert not any(f"  {name}  " in shown for name in _GONE)
 
 
-def _run(*arguments):
-    return CliRunner().invoke(app, list(arguments))
+@pytest.mark.parametrize("name", _GONE)
+def test_commands_that_are_gone_say_where_they_went(name):
+    result = _run(name, "--study", "x", "--help")
+    assert result.exit_code == 2
+    assert result.stdout == ""
+    (line,) = result.stderr.splitlines()
+    assert line.startswith(f"error: `largeprompt {name}` ")
+    for path in re.findall(r"lp\.([\w.]+)", line):  # what it names is there
+        found = lp
+        for part in path.split("."):
+            found = getattr(found, part)
+        assert callable(found)
 
 
 @pytest.mark.slow
 def test_curve_prints_and_writes(tmp_path):
     data, figure = tmp_path / "curve.nc", tmp_path / "curve.pdf"
-    options = ["--dim", "2", "--covariance", "rho:0.5", "--to", "1000", "--points", "3"]
-    result = _run("curve", *options, "--out", str(data), "--figure", str(figure))
+    np.savetxt(tmp_path / "cov.csv", [[1.0, 0.5], [0.5, 1.0]], delimiter=",")
+    options = ["--covariance", tmp_path / "cov.csv", "--to", "1000", "--points", "3"]
+    result = _run("curve", *options, "--out", data, "--figure", figure)
     assert result.exit_code == 0, result.output
     assert "Proposition 3.1" in result.output
     assert figure.read_bytes().startswith(b"%PDF")
@@ -60,9 +85,9 @@ def test_curve_prints_and_writes(tmp_path):
     )
     np.testing.assert_allclose(curve.value, expected.value, rtol=1e-13)
     assert f"{float(curve.value[1]):.6e}" in result.output
-    again = _run("curve", *options, "--out", str(data))
+    again = _run("curve", *options, "--out", data)
     assert "replaced" in again.output
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["curve.nc", "curve.pdf"]
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["cov.csv", "curve.nc", "curve.pdf"]
 
 
 @pytest.mark.slow
@@ -73,16 +98,17 @@ def test_curve_of_samples_prints_the_fitted_slope():
     assert "fitted slope" in result.output
 
 
-@pytest.mark.parametrize(
-    "covariance",
-    ["eigenvalues:1,0.5", "rows:1,0;0,0.5", "file:{folder}/cov.npy", "file:{folder}/cov.csv"],
-)
-def test_length_accepts_every_form_of_covariance(covariance, tmp_path):
-    np.save(tmp_path / "cov.npy", np.diag([1.0, 0.5]))
-    np.savetxt(tmp_path / "cov.csv", np.diag([1.0, 0.5]), delimiter=",")
-    result = _run("length", "0.01", "--covariance", covariance.format(folder=tmp_path))
-    assert result.exit_code == 0, result.output
-    assert "tokens bring the squared error down to 0.01" in result.output
+@pytest.mark.parametrize("suffix", [".npy", ".csv", ".txt"])
+def test_length_reads_the_covariance_from_a_file(suffix, tmp_path):
+    path, cov = tmp_path / f"cov{suffix}", np.diag([1.0, 0.5])
+    if suffix == ".npy":
+        np.save(path, cov)
+    else:
+        np.savetxt(path, cov, delimiter="," if suffix == ".csv" else " ")
+    result = _run("length", "0.01", "--covariance", path, "--query", "tokens")
+    mu = lp.Gaussian(np.zeros(2), cov)
+    found = lp.prompt_length_for(lp.Head(U=np.eye(2) / 2, V=np.eye(2)), mu, mu, 0.01)
+    assert result.output == f"{found.sentence}\n"
 
 
 @pytest.mark.slow
@@ -93,37 +119,70 @@ def test_length_exit_status_is_1_if_no_prompt_is_long_enough():
 
 
 def test_regime_prints_and_draws(tmp_path):
-    result = _run("regime", "6", "1000", "--figure", str(tmp_path / "map.png"))
+    result = _run("regime", "6", "1000", "--figure", tmp_path / "map.png")
     assert result.exit_code == 0
     assert result.output.startswith("frozen")
     assert (tmp_path / "map.png").stat().st_size > 10_000
 
 
+@pytest.fixture
+def files(tmp_path, monkeypatch):
+    """A folder with files that are no covariances."""
+    monkeypatch.chdir(tmp_path)
+    np.savetxt("wide.csv", np.ones((2, 3)), delimiter=",")
+    np.savetxt("negative.txt", -np.eye(2))
+    np.savetxt("lopsided.txt", [[1.0, 0.5], [0.0, 1.0]])
+    np.savetxt("nan.txt", [[np.nan]])
+    np.save("eye.npy", np.eye(2))
+    np.save("numbers.npy", np.ones(3))
+    (tmp_path / "words.csv").write_text("a,b\nc,d\n", encoding="utf-8")
+    (tmp_path / "folder.nc").mkdir()
+
+
 @pytest.mark.parametrize(
-    "arguments",
+    ("arguments", "rule"),
     [
-        ["curve", "--covariance", "rho:x"],
-        ["curve", "--covariance", "circle"],
-        ["curve", "--covariance", "rows:1,0;0"],
-        ["curve", "--covariance", "file:missing.npy"],
-        ["curve", "--covariance", "eigenvalues:-1"],
-        ["curve", "--dim", "0"],
-        ["curve", "--query", "everything"],
-        ["curve", "--quantity", "everything"],
-        ["curve", "--method", "everything"],
-        ["curve", "--from", "10", "--to", "2"],
-        ["curve", "--figure", "curve.gif"],
-        ["curve", "--out", "no/such/folder/curve.nc"],
-        ["length", "-1"],
-        ["regime", "--", "-1", "10"],
+        ("curve --covariance missing.npy", "--covariance must be a file with a square matrix"),
+        ("curve --covariance wide.csv", r"received 'wide.csv' \(shape \(2, 3\)\)"),
+        ("curve --covariance words.csv", "--covariance must be a file with a square matrix"),
+        ("curve --covariance numbers.npy", r"received 'numbers.npy' \(shape \(3,\)\)"),
+        ("curve --covariance negative.txt", "--covariance: .*positive semi-definite"),
+        ("curve --covariance lopsided.txt", "--covariance: .*symmetric"),
+        ("curve --covariance nan.txt", "--covariance: .*finite"),
+        ("curve --covariance eye.npy --dim 3", "--dim must be that of --covariance, 2, or left"),
+        ("curve --scale inf", "--scale must be finite; received inf"),
+        ("curve --dim 0", "Invalid value for '--dim'"),
+        ("curve --points 0", "Invalid value for '--points'"),
+        ("curve --query everything", "Invalid value for '--query'"),
+        ("curve --quantity everything", "Invalid value for '--quantity'"),
+        ("curve --method everything", "Invalid value for '--method'"),
+        ("curve --from 10 --to 2", "1 <= --from <= --to; received 10 and 2"),
+        ("curve --to inf", "--from and --to must be finite.* received 2 and inf"),
+        ("curve --from nan", "--from and --to must be finite"),
+        ("curve --from 0", "--from and --to must be finite, with 1 <= --from"),
+        ("curve --figure curve.gif", "a figure file must end in"),
+        ("curve --out no/such/folder/curve.nc", "the folder of a data file must exist"),
+        ("curve --out folder.nc", "a data file must be one that can be written"),
+        ("curve --dim 1 --scale 300 --points 2", "sigma must be at most 40"),
+        ("curve --json --csv", "--json and --csv exclude each other"),
+        ("length 0.1 --relative --quantity gradient-U", "--relative goes with --quantity output"),
+        ("length 0.1 --relative --scale 0", "needs a limit that is not 0"),
+        ("length 0", "tolerance must be finite and > 0; received 0"),
+        ("length nan", "tolerance must be"),
+        ("regime -- -1 10", "sigma must be finite and >= 0"),
+        ("regime 1 0.5", "L must be >= 1"),
+        ("models fetch tabpfm", "did you mean 'tabpfn'"),
+        ("models fetch tabpfn minilm --archive x", "--archive goes with one name; received 2"),
     ],
 )
-def test_commands_report_user_errors_without_traceback(arguments):
-    result = _run(*arguments)
-    assert result.exit_code == 2
-    lines = result.stderr.strip().splitlines()
-    assert "Traceback" not in result.output
-    assert lines[-1].startswith(("error: ", "╰", "Error")) or "Usage" in result.stderr
+def test_commands_report_user_errors_on_one_line_in_terms_of_options(arguments, rule, files):
+    result = _run(*arguments.split())
+    assert result.exit_code == 2, result.output
+    *usage, line = [part.strip("│ ") for part in result.stderr.splitlines() if "╰" not in part]
+    assert re.search(rule, line)
+    assert not usage or usage[0].startswith("Usage: ")
+    assert not re.search(r"jnp|\bnp\.|\blp\.|\w=\S|pass |Traceback", result.output)
+    assert result.stdout == ""
 
 
 def test_curve_that_cannot_be_written_leaves_no_file(tmp_path, monkeypatch):
@@ -131,61 +190,70 @@ def test_curve_that_cannot_be_written_leaves_no_file(tmp_path, monkeypatch):
         raise OSError("No space left on device")
 
     monkeypatch.setattr(xr.Dataset, "to_netcdf", full)
-    result = _run("curve", "--dim", "1", "--points", "2", "--out", str(tmp_path / "curve.nc"))
+    result = _run("curve", "--dim", "1", "--points", "2", "--out", tmp_path / "curve.nc")
     assert result.exit_code == 2
     assert "error: No space left on device" in result.stderr
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.slow
-def test_flow_prints_both_phases_and_writes(tmp_path):
-    data, figure = tmp_path / "flow.nc", tmp_path / "flow.png"
-    options = ["-d", "1", "--covariance", "identity", "-L", "100,inf", "--alpha", "0.5"]
-    result = _run("flow", *options, "--out", str(data), "--figure", str(figure))
-    assert result.exit_code == 0, result.output
-    assert "admissible below 1.414" in result.output
-    assert result.output.count("stationary at time") == 2
-    assert figure.read_bytes().startswith(b"\x89PNG")
-    with xr.open_dataset(data) as flows:
-        np.testing.assert_allclose(flows.b.values[:, -1], [1.322, 1.0], atol=5e-4)
+def test_commands_print_warnings_on_one_line(monkeypatch):
+    def warned(*_, **__):
+        warnings.warn("something\nis odd", stacklevel=1)
+        raise ValueError("and that\nis an error")
+
+    monkeypatch.setattr(lp.concentration, "regime", warned)
+    for _ in range(2):  # in every run of one process
+        result = _run("regime", "1", "10")
+        assert result.stderr == "warning: something is odd\nerror: and that is an error\n"
 
 
-def test_risk_prints_the_best_heads(tmp_path):
-    figure = tmp_path / "risk.svg"
-    result = _run("risk", "-d", "1", "-L", "10,100", "--noise", "0", "--figure", str(figure))
-    assert result.exit_code == 0, result.output
-    task = lp.LinearRegression([[1.0]], [[0.2]])
-    for L in (10, 100):
-        assert f"{float(task.minimiser(L).risk):.6f}" in result.output
+def test_commands_interrupted_end_with_the_status_of_the_signal():
+    code = """
+import os, time, largeprompt
+def regime(sigma, length):
+    try:
+        os.kill(os.getpid(), int(sigma))
+        time.sleep(60)
+    finally:
+        print("tidied up")
+import largeprompt.concentration
+largeprompt.concentration.regime = regime
+"""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        done = _python(code, "regime", str(int(number)), "1")
+        assert (done.returncode, done.stdout, done.stderr) == (128 + number, b"tidied up\n", b"")
+
+
+def test_commands_without_a_home_folder():
+    code = """
+import pwd
+def unknown(*_):
+    raise KeyError("no such user")
+pwd.getpwuid = unknown
+"""
+    nowhere = {"HOME": "", "XDG_CACHE_HOME": "", "LARGEPROMPT_MODELS": ""}
+    done = _python(code, "regime", "1", "100", **nowhere)
+    assert (done.returncode, done.stderr) == (0, b"")
+    done = _python(code, "models", "list", **nowhere)
+    assert done.returncode == 2
+    assert re.fullmatch(rb"error: .*home.*; received .* LARGEPROMPT_MODELS .*\n", done.stderr)
+
+
+def test_commands_in_a_locale_that_is_not_utf_8(tmp_path):
+    posix = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0", "PYTHONIOENCODING": ""}
+    for name in ("curve", "probe", "length"):
+        done = _python("", name, "--help", **posix)
+        assert (done.returncode, done.stderr) == (0, b"")
+    path = tmp_path / "Σ.csv"
+    done = _python("", "curve", "--covariance", str(path), **posix)
+    assert done.returncode == 2
+    assert done.stderr.startswith(b"error: --covariance must be a file")
+    path.write_text("1.0\n", encoding="utf-8")
+    figure = tmp_path / "σ.png"
+    options = ["--covariance", str(path), "--points", "2", "--figure", str(figure)]
+    done = _python("", "curve", *options, **posix)
+    assert done.returncode == 0, done.stderr
     assert figure.exists()
-
-
-@pytest.mark.slow
-def test_train_resumes_with_its_own_options(tmp_path):
-    folder = tmp_path / "run"
-    options = ["--steps", "20", "-L", "10", "--method", "exact", "--out", str(folder)]
-    first = _run("train", *options)
-    assert first.exit_code == 0, first.output
-    names = {"options.json", "experiment.nc", "experiment.png", "experiment.pdf"}
-    assert names <= {path.name for path in folder.iterdir()}
-    with xr.open_dataset(folder / "experiment.nc") as data:
-        before = data.load()
-    assert "--resume" in _run("train", *options).output
-    again = _run("train", "--resume", str(folder))
-    assert again.exit_code == 0, again.output
-    with xr.open_dataset(folder / "experiment.nc") as data:
-        xr.testing.assert_equal(before.final_risk, data.final_risk)
-
-
-@pytest.mark.parametrize(("error", "status"), [(KeyboardInterrupt, 130), (Terminated, 143)])
-def test_train_interrupted_says_how_to_continue(tmp_path, monkeypatch, error, status):
-    def interrupted(**options):
-        raise error
-
-    monkeypatch.setattr(dynamics, "published_experiment", interrupted)
-    result = _run("train", "--out", str(tmp_path))
-    assert result.exit_code == status
-    assert result.stderr == f"stopped; continue with: largeprompt train --resume {tmp_path}\n"
 
 
 @pytest.mark.slow
@@ -194,9 +262,6 @@ def test_train_interrupted_says_how_to_continue(tmp_path, monkeypatch, error, st
     [
         ("computing the curve", ["curve", "--dim", "1", "--points", "2"]),
         ("searching", ["length", "0.01", "--dim", "1"]),
-        ("minimising", ["risk", "-d", "1", "-L", "10,100", "--noise", "0"]),
-        ("integrating the flows", ["flow", "-d", "1", "-L", "100,inf", "--alpha", "0.5"]),
-        ("2 runs", ["train", "--steps", "20", "-L", "10", "--method", "exact"]),
     ],
 )
 def test_commands_show_a_progress_bar(monkeypatch, label, arguments):
@@ -205,77 +270,21 @@ def test_commands_show_a_progress_bar(monkeypatch, label, arguments):
     assert label in terminal.getvalue()
 
 
-@pytest.mark.parametrize(
-    ("arguments", "rule"),
-    [
-        (["flow", "-L", "ten"], "--lengths must be numbers"),
-        (["flow", "--attention", "hard"], "is not one of 'softmax', 'linear'"),
-        (["train", "--resume", "nowhere"], "--resume must name a folder"),
-        (["train", "--out", "a", "--resume", "b"], "exclude each other"),
-        (["train", "--variant", "papre"], "is not one of 'paper'"),
-        (["risk", "-L", "0"], "L must be >= 1"),
-    ],
-)
-def test_training_commands_report_user_errors_without_traceback(
-    arguments, rule, tmp_path, monkeypatch
-):
-    monkeypatch.chdir(tmp_path)
-    result = _run(*arguments)
-    assert result.exit_code == 2
-    assert rule in " ".join(result.output.replace("│", " ").split())
-    assert "Traceback" not in result.output
-
-
 def test_keep_compiled_programs_uses_the_cache_folder_of_the_user(tmp_path, monkeypatch):
     """A folder chosen by the user wins; without a usable folder nothing is cached."""
     variables = ("JAX_COMPILATION_CACHE_DIR", "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS")
     for name in variables:
         monkeypatch.delenv(name, raising=False)
     in_the_way = tmp_path / "file"
-    in_the_way.write_text("not a folder")
+    in_the_way.write_text("not a folder", encoding="utf-8")
     monkeypatch.setenv("XDG_CACHE_HOME", str(in_the_way))
-    _compiling.keep_compiled_programs()
+    cli.keep_compiled_programs()
     assert "JAX_COMPILATION_CACHE_DIR" not in os.environ
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    _compiling.keep_compiled_programs()
+    cli.keep_compiled_programs()
     made = tmp_path / "cache" / "largeprompt" / "programs"
     assert made.is_dir()
     assert os.environ["JAX_COMPILATION_CACHE_DIR"] == str(made)
     monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", "elsewhere")
-    _compiling.keep_compiled_programs()
+    cli.keep_compiled_programs()
     assert os.environ["JAX_COMPILATION_CACHE_DIR"] == "elsewhere"
-
-
-def test_compile_quickly_sets_the_older_emitter_unless_the_user_chose(monkeypatch):
-    """XLA aborts on unknown flags, so only known versions of jaxlib get it."""
-    monkeypatch.setenv("XLA_FLAGS", "--xla_dump_to=here")
-    monkeypatch.setattr(_compiler_options, "version", lambda package: "0.10.1")
-    _compiling.compile_quickly()
-    assert os.environ["XLA_FLAGS"] == (
-        "--xla_dump_to=here --xla_backend_optimization_level=1 --xla_cpu_use_fusion_emitters=false"
-    )
-    _compiling.compile_quickly()
-    assert os.environ["XLA_FLAGS"].count("fusion_emitters") == 1
-    chosen = "--xla_cpu_use_fusion_emitters=true --xla_backend_optimization_level=3"
-    monkeypatch.setenv("XLA_FLAGS", chosen)
-    _compiling.compile_quickly()
-    assert os.environ["XLA_FLAGS"] == chosen
-    monkeypatch.setenv("XLA_FLAGS", "")
-    monkeypatch.setattr(_compiler_options, "version", lambda package: "9.9.0")
-    _compiling.compile_quickly()
-    assert os.environ["XLA_FLAGS"] == "--xla_backend_optimization_level=1"
-
-
-def test_one_thread_for_matrices_unless_the_user_chose(monkeypatch):
-    monkeypatch.delenv("OPENBLAS_NUM_THREADS")
-    _compiling.one_thread_for_matrices()
-    assert os.environ["OPENBLAS_NUM_THREADS"] == "1"
-    monkeypatch.setenv("OPENBLAS_NUM_THREADS", "3")
-    _compiling.one_thread_for_matrices()
-    assert os.environ["OPENBLAS_NUM_THREADS"] == "3"
-
-
-def test_commands_do_not_import_numpy_before_its_settings():
-    code = "import sys; from largeprompt.cli.commands import app; print('numpy' in sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout == "False\n"

@@ -39,7 +39,7 @@ print(float(curve.value[0]) > float(curve.value[1]))
 task = lp.LinearRegression([[1.0]])
 print(lp.descend(jax.random.key(0), task, lp.balanced_init(task, 0.5), 10, 2).finished)
 try:
-    lp.plot_curve(curve)
+    lp.plots.curve(curve)
 except ImportError as error:
     print(error)
 """
@@ -49,17 +49,28 @@ except ImportError as error:
         "2.0",
         "True",
         "True",
-        "figures and reports need matplotlib: pip install 'largeprompt[report]'",
+        "figures need matplotlib, jinja2, latex2mathml: run pip install matplotlib jinja2 "
+        "latex2mathml, or pip install '.[report]' in a checkout of largeprompt",
     ]
 
 
 def test_command_line_names_its_extra():
     done = _python("import runpy; runpy.run_module('largeprompt', run_name='__main__')")
     assert done.returncode == 1
-    assert done.stderr == "error: the command line needs typer: pip install 'largeprompt[cli]'\n"
+    assert done.stderr == (
+        "error: the command line needs typer, rich: run pip install typer rich, "
+        "or pip install '.[cli]' in a checkout of largeprompt\n"
+    )
 
 
 def test_require_returns_the_module():
     assert require("json.decoder", extra="report").JSONDecoder
-    with pytest.raises(MissingExtra, match=r"needs no_such_package: .*largeprompt\[cluster\]"):
+    with pytest.raises(MissingExtra, match=r"needs no_such_package: .*'\.\[cluster\]' in a check"):
         require("no_such_package.part", extra="cluster")
+
+
+def test_require_names_every_missing_package_of_the_extra(monkeypatch):
+    for name in ("torch", "gguf"):
+        monkeypatch.setitem(sys.modules, name, None)
+    with pytest.raises(MissingExtra, match="need torch, gguf: run pip install torch gguf, or"):
+        require("torch", extra="models")

@@ -22,6 +22,7 @@ from reproduction.report.formulas import typeset
 from . import browser
 from .reproduction.here import run
 
+pytestmark = pytest.mark.slow
 KEY = jax.random.key(0)
 STUDIES = {name: load(file) for name, file in catalogue().items() if not load(file).weights}
 
@@ -169,7 +170,6 @@ def test_write_report_makes_links_that_exist(reproduced):
             assert (reproduced / target).stat().st_size > 0
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("width", "height"), [(1280, 900), (390, 844)], ids=["desk", "phone"])
 def test_write_report_makes_a_page_that_works_in_a_browser(reproduced, width, height):
     with browser.opened(reproduced / "index.html", width, height) as (tab, troubles):
@@ -227,7 +227,6 @@ def _use_a_figure(tab):
     assert path.is_visible()
 
 
-@pytest.mark.slow
 def test_write_report_makes_a_page_for_dark_screens_and_for_paper(reproduced):
     def grey(tab):
         picture = Image.open(io.BytesIO(tab.screenshot())).convert("L")

@@ -1,7 +1,9 @@
-"""The progress bar is drawn on a terminal only."""
+"""Progress: a bar on a terminal, a line now and then elsewhere."""
 
 import io
 import sys
+import time
+from types import SimpleNamespace
 
 import pytest
 
@@ -23,11 +25,41 @@ def test_progress_bar_on_a_terminal(monkeypatch, shown, total):
     assert ("3/3" in terminal.getvalue()) is (shown and total is not None)
 
 
-def test_progress_bar_in_a_pipe_is_silent(monkeypatch):
+def test_progress_bar_waits_before_it_is_drawn(monkeypatch):
+    timer = _progress.Timer
+    terminal = on_a_terminal(monkeypatch)
+    monkeypatch.setattr(_progress, "Timer", timer)
+    with progress_bar("quick", 1) as advance:
+        advance()
+    assert terminal.getvalue() == ""
+    monkeypatch.setattr(_progress, "_AFTER", 0.01)
+    end = time.monotonic() + 30
+    with progress_bar("slow"):  # never moved: the bar comes from another thread
+        while "slow" not in terminal.getvalue() and time.monotonic() < end:
+            time.sleep(0.01)
+    assert "slow" in terminal.getvalue()
+
+
+def test_progress_bar_in_a_pipe_is_a_line_every_few_seconds(monkeypatch):
+    now = 0.0
+    monkeypatch.setattr(_progress, "time", SimpleNamespace(monotonic=lambda: now))
     monkeypatch.setattr(sys, "stderr", pipe := io.StringIO())
+    with progress_bar("counting", 60, done=10, unit="steps") as advance:
+        for _ in range(22):
+            now += 1.0
+            advance(2)
+    with progress_bar("loading") as advance:
+        now += 5.0
+        advance(1, label="unpacking")
     with progress_bar("counting", 3) as advance:
         advance(3)
-    assert pipe.getvalue() == ""
+    assert pipe.getvalue().splitlines() == [
+        "counting: 20 of 60 steps",
+        "counting: 30 of 60 steps",
+        "counting: 40 of 60 steps",
+        "counting: 50 of 60 steps",
+        "unpacking: 1",
+    ]
 
 
 def test_progress_bar_inside_another_is_not_drawn(monkeypatch):

@@ -12,6 +12,7 @@ import pytest
 
 from largeprompt import _native
 
+pytestmark = pytest.mark.slow
 ROOT = Path(__file__).parents[1]
 _NOT_PUBLISHED = shutil.ignore_patterns(
     ".*", "build", "dist", "out", "site", "*.egg-info", "__pycache__", "*.so"
@@ -57,7 +58,7 @@ def test_release_source_has_tests_documents_and_examples(published):
     (archive,) = published.glob("*.tar.gz")
     with tarfile.open(archive) as file:
         names = {name.partition("/")[2] for name in file.getnames()}
-    for folder in ("src", "tests", "docs", "examples", "benchmarks"):
+    for folder in ("src", "tests", "docs", "examples", "benchmarks", "reproduction"):
         expected = {
             path.relative_to(ROOT).as_posix()
             for path in (ROOT / folder).rglob("*")

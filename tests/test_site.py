@@ -1,4 +1,4 @@
-"""The site: its navigation, the entries of the API reference, drawings, formulas, and the build."""
+"""The site: its navigation, the entries of the API reference, formulas, and the build."""
 
 import importlib
 import inspect
@@ -17,7 +17,7 @@ import largeprompt as lp
 from .browser import opened
 from .site_builder import ROOT, builder, generated_pages
 
-api, formulas, import_graph = (builder(name) for name in ("api", "formulas", "import_graph"))
+api, formulas = builder("api"), builder("formulas")
 
 
 def _pages(nav: object) -> list[str]:
@@ -67,17 +67,6 @@ def test_api_pages_have_the_classes_that_public_functions_return():
                 returned.add(annotation.__name__)
     assert len(returned) > 10
     assert returned <= short
-
-
-def test_drawn_import_graph_has_an_arc_for_each_import():
-    page = (ROOT / "docs" / "architecture.md").read_text()
-    edges = re.findall(r"^    (\w+) --> (\w+)$", page, re.MULTILINE)
-    drawn = import_graph.drawn(page)
-    assert "```mermaid" not in drawn
-    assert len(edges) > 10
-    for room, other in edges:
-        assert f"<title>{room} imports {other}</title>" in drawn
-        assert drawn.index(f">{other}</text>") < drawn.index(f">{room}</text>")
 
 
 @pytest.mark.parametrize(

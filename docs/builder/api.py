@@ -17,35 +17,40 @@ TITLES = {
     "compression": "Smaller measures",
     "models": "Real transformers",
     "sweep": "Sweeps",
-    "reproduce": "Figures and studies",
+    "plots": "Figures",
 }
-# what public functions return, and what their arguments are; reached as lp.room.Name
-CLASSES = {
-    "measures": ["AffineImage", "IndependentSum", "Scaled", "Tilted"],
-    "attention": ["AbstractHead", "Jacobians"],
-    "participation": ["PairMoments", "Participation"],
-    "prompts": ["GradientErrors", "GradientSamples", "PromptUncertainty"],
-    "concentration": ["BoundReport", "Horizon", "PromptLength", "Regime", "SlopeFit"],
-    "icl": ["Minimiser"],
-    "dynamics": ["Comparison", "Descent", "Trajectory"],
-    "compression": ["AffineMap", "Compressed", "CompressionError", "Experts", "Tail", "experts"],
-}
+_FUNCTION = re.compile(r"^def ([a-z]\w*)", re.MULTILINE)
 _IMPORT = re.compile(r"^from \.([\w.]+) import (\w+) as \2$", re.MULTILINE)
 
 
 def entries() -> dict[str, list[tuple[str, str]]]:
     """For each room its entries: the name in code, and the path of its definition."""
     found: dict[str, list[tuple[str, str]]] = {room: [] for room in TITLES}
-    for source, name in _IMPORT.findall((PACKAGE / "__init__.pyi").read_text()):
+    for source, name in _IMPORT.findall((PACKAGE / "__init__.pyi").read_text(encoding="utf-8")):
         found[source.split(".")[0].lstrip("_")].append((f"lp.{name}", _definition(source, name)))
-    for room, names in CLASSES.items():
-        root = "largeprompt" if room == "participation" else "lp"  # lp.participation is a function
-        found[room] += [(f"{root}.{room}.{name}", _definition(room, name)) for name in names]
+    public = {name.removeprefix("lp.") for names in found.values() for name, _ in names}
+    for room in found.keys() - {"models"}:
+        for name in _classes(room):
+            if name not in public:
+                root = "largeprompt" if room in public else "lp"  # a function has the room's name
+                found[room].append((f"{root}.{room}.{name}", _definition(room, name)))
     public = {name for name, _ in found["models"]}
-    for source, name in _IMPORT.findall((PACKAGE / "models" / "__init__.pyi").read_text()):
+    stub = (PACKAGE / "models" / "__init__.pyi").read_text(encoding="utf-8")
+    for source, name in _IMPORT.findall(stub):
         if f"lp.{name}" not in public:
             found["models"].append((f"lp.models.{name}", f"largeprompt.models.{source}.{name}"))
+    for name in _FUNCTION.findall((PACKAGE / "plots.py").read_text(encoding="utf-8")):
+        found["plots"].append((f"lp.plots.{name}", f"largeprompt.plots.{name}"))
     return found
+
+
+def _classes(room: str) -> list[str]:
+    """Classes at the door of a room: what functions return, what is inherited from."""
+    inside = PACKAGE / room
+    source = "\n".join(path.read_text(encoding="utf-8") for path in inside.rglob("*.py"))
+    doors = "\n".join(path.read_text(encoding="utf-8") for path in inside.glob("__init__.py*"))
+    names = {name for _, name in _IMPORT.findall(doors)}
+    return sorted(names & set(re.findall(r"^class (\w+)", source, re.MULTILINE)))
 
 
 def _definition(folder: str, name: str) -> str:
@@ -53,7 +58,7 @@ def _definition(folder: str, name: str) -> str:
     inside = PACKAGE.joinpath(*folder.split("."))
     if not inside.is_dir():
         return f"largeprompt.{folder}.{name}"
-    texts = [path.read_text() for path in inside.glob("__init__.py*")]
+    texts = [path.read_text(encoding="utf-8") for path in inside.glob("__init__.py*")]
     modules = {known: source for text in texts for source, known in _IMPORT.findall(text)}
     return f"largeprompt.{folder}.{modules[name]}.{name}"
 
@@ -83,6 +88,6 @@ def _index() -> str:
 
 def _summary(room: str) -> str:
     """First line of the docstring of a room."""
-    source = PACKAGE / room / "__init__.py"
-    source = source if source.exists() else PACKAGE / f"_{room}.py"
-    return source.read_text().splitlines()[0].strip('"')
+    places = (PACKAGE / room / "__init__.py", PACKAGE / f"{room}.py", PACKAGE / f"_{room}.py")
+    source = next(path for path in places if path.exists())
+    return source.read_text(encoding="utf-8").splitlines()[0].strip('"')

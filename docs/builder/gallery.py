@@ -61,7 +61,7 @@ def index(found: list[Example]) -> str:
 
 def kept(name: str) -> tuple[Path, Path]:
     """Where figure and output of an example are kept; the folder is made."""
-    code = (ROOT / "examples" / f"{name}.py").read_text()
+    code = (ROOT / "examples" / f"{name}.py").read_text(encoding="utf-8")
     version = hashlib.sha256(f"{code_version()} {sys.version} {code}".encode()).hexdigest()[:16]
     folder = FOLDER / version
     folder.mkdir(parents=True, exist_ok=True)
@@ -70,7 +70,7 @@ def kept(name: str) -> tuple[Path, Path]:
 
 def _run(name: str) -> Example:
     script = ROOT / "examples" / f"{name}.py"
-    code = script.read_text()
+    code = script.read_text(encoding="utf-8")
     figure, output = kept(name)
     if not output.exists():
         ran = subprocess.run(
@@ -81,9 +81,10 @@ def _run(name: str) -> Example:
         )
         if ran.returncode:
             raise RuntimeError(f"examples/{name}.py failed:\n{ran.stderr}")
-        output.write_text(ran.stdout)
+        output.write_text(ran.stdout, encoding="utf-8")
     module = ast.parse(code)
     question, _, introduction = (ast.get_docstring(module) or "").partition("\n")
     after = module.body[0].end_lineno or 0  # the docstring is the introduction
     shown = "".join(code.splitlines(keepends=True)[after:]).lstrip()
-    return Example(name, question, introduction.strip(), shown, output.read_text(), figure)
+    printed = output.read_text(encoding="utf-8")
+    return Example(name, question, introduction.strip(), shown, printed, figure)

@@ -8,11 +8,10 @@ from typing import Any
 import api
 import formulas
 import gallery
-import import_graph
 from mkdocs.structure.files import File  # pyright: ignore[reportMissingImports]
 from plain_text import PlainText
 
-from largeprompt.reproduce.explorer import page as explorer
+import explorer
 
 ROOT = Path(__file__).parents[2]
 EXPLORER = "explorer_page.html"
@@ -28,11 +27,13 @@ def on_config(config: Any) -> Any:
 def on_files(files: Any, config: Any) -> Any:
     """Add changelog, contributing, the API reference, the explorer and the gallery."""
     for name in ("CHANGELOG", "CONTRIBUTING"):
-        text = (ROOT / f"{name}.md").read_text().replace("](docs/", "](")  # links of the root
+        text = (
+            (ROOT / f"{name}.md").read_text(encoding="utf-8").replace("](docs/", "](")
+        )  # links of the root
         files.append(File.generated(config, f"{name.lower()}.md", content=text))
     for name, text in api.pages().items():
         files.append(File.generated(config, f"api/{name}.md", content=text))
-    files.append(File.generated(config, EXPLORER, content=explorer()))
+    files.append(File.generated(config, EXPLORER, content=explorer.page()))
     logging.getLogger("mkdocs").info("Running the examples of the gallery")
     found = gallery.examples(_names(config))
     files.append(File.generated(config, "gallery/index.md", content=gallery.index(found)))
@@ -45,20 +46,20 @@ def on_files(files: Any, config: Any) -> Any:
 
 
 def on_page_markdown(markdown: str, page: Any, files: Any, **_: Any) -> str:
-    """Draw the import graph, link to the explorer, and let links to files show their titles."""
+    """Link to the explorer, and let links to files show their titles."""
 
     def titled(link: re.Match) -> str:
         file = files.get_file_from_path(link[1])
         title = re.search(r"^# (.+)", file.content_string, re.MULTILINE) if file else None
         return f"[{title[1]}]({link[2]})" if title else link[0]
 
-    if page.file.src_path == "architecture.md":
-        markdown = import_graph.drawn(markdown)
     if page.file.src_path == WIDE:
         page.meta["hide"] = ["toc"]  # its only heading
     if page.file.src_path == "explorer.md":
         title, text = markdown.split("\n", 1)
-        markdown = f"{title}\n\n[Open it]({EXPLORER}){{ .md-button }}\n{text}"
+        links = f"[Open it]({EXPLORER}){{ .md-button }} "
+        links += f"[Download it]({EXPLORER}){{ .md-button download=explorer.html }}"
+        markdown = f"{title}\n\n{links}\n{text}"
     return re.sub(r"\[([\w/]+\.md)\]\((\1(?:#[\w-]+)?)\)", titled, markdown)
 
 

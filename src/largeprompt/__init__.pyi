@@ -7,8 +7,10 @@ from . import dynamics as dynamics
 from . import icl as icl
 from . import measures as measures
 from . import models as models
+from . import plots as plots
 from . import prompts as prompts
-from . import reproduce as reproduce
+from ._sweep import iterate as iterate
+from ._sweep import sweep as sweep
 from .attention import Head as Head
 from .attention import Layer as Layer
 from .attention import MultiHead as MultiHead
@@ -87,16 +89,6 @@ from .prompts import prefix_difference as prefix_difference
 from .prompts import prompt_uncertainty as prompt_uncertainty
 from .prompts import sample_gradients as sample_gradients
 from .prompts import sample_outputs as sample_outputs
-from .reproduce.report import plot_curve as plot_curve
-from .reproduce.report import plot_experiment as plot_experiment
-from .reproduce.report import plot_flow as plot_flow
-from .reproduce.report import plot_growing_prompt as plot_growing_prompt
-from .reproduce.report import plot_limits as plot_limits
-from .reproduce.report import plot_regimes as plot_regimes
-from .reproduce.report import plot_risks as plot_risks
-from .reproduce.report import save_figure as save_figure
-from ._sweep import iterate as iterate
-from ._sweep import sweep as sweep
 
 __version__: str
 __all__: list[str]

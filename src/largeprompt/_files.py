@@ -4,7 +4,8 @@ Imports nothing heavy.
 """
 
 import os
-import tempfile
+import secrets
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,7 +16,7 @@ FIGURES = (".pdf", ".png", ".svg")
 
 
 def check_target(path: Path, kind: str, suffixes: tuple[str, ...]) -> None:
-    """Raise if `path` has another suffix, or if its folder does not exist."""
+    """Raise if `path` has another suffix, is a folder, or is in a folder that cannot be written."""
     if path.suffix.lower() not in suffixes:
         raise error(
             f"a {kind} file must end in one of {', '.join(suffixes)}", repr(path.name), "rename it"
@@ -24,17 +25,24 @@ def check_target(path: Path, kind: str, suffixes: tuple[str, ...]) -> None:
         raise error(
             f"the folder of a {kind} file must exist", repr(str(path.parent)), "create it first"
         )
+    if path.is_dir() or not os.access(path.resolve().parent, os.W_OK):
+        raise error(f"a {kind} file must be one that can be written", repr(str(path)))
 
 
 @contextmanager
 def atomic_write(path: Path) -> Iterator[str]:
-    """Yield a temporary path, renamed to `path` on success and deleted on error."""
-    handle, name = tempfile.mkstemp(suffix=path.suffix, dir=path.parent)
-    os.close(handle)
+    """Yield a temporary path, renamed to `path` on success and deleted on error.
+
+    A file that is replaced keeps its permissions, and a link keeps pointing to it.
+    """
+    target = Path(path).resolve()
+    temporary = target.with_name(f".{secrets.token_hex(8)}{target.suffix}")
+    temporary.open("xb").close()  # with the permissions of a new file
     try:
-        yield name
-        os.chmod(name, 0o644)
-        os.replace(name, path)
+        if target.exists():
+            shutil.copymode(target, temporary)
+        yield str(temporary)
+        os.replace(temporary, target)
     except BaseException:
-        Path(name).unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
         raise

@@ -1,19 +1,24 @@
-"""The progress bar of every long computation.
+"""The progress of every long computation, from two seconds on.
 
-It is drawn on standard error if that is a terminal and `rich` is installed; otherwise nothing is
-printed. A computation inside another one has no bar: two bars would overwrite each other.
+On a terminal it is a bar, if `rich` is installed; elsewhere, for example in a pipe or a notebook, a
+line every few seconds. Both are on standard error. A computation inside another one shows nothing:
+two bars would overwrite each other.
 """
 
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from threading import Timer
 
 Advance = Callable[..., None]
-_quiet = False  # a bar is drawn already, or this process draws none
+_AFTER = 2.0  # seconds until a bar is shown
+_EVERY = 5.0  # seconds between lines
+_quiet = False  # progress is shown already, or this process shows none
 
 
 def draw_no_bars() -> None:
-    """Draw no bars in this process: for workers, which share the terminal of their driver."""
+    """Show no progress in this process: for workers, which share the terminal of their driver."""
     global _quiet
     _quiet = True
 
@@ -27,7 +32,7 @@ def progress_bar(
     unit: str = "",
     shown: bool = True,
 ) -> Iterator[Advance]:
-    """Show a bar and yield `advance(steps=1, label=None)`, which moves it and can rename it.
+    """Show progress and yield `advance(steps=1, label=None)`, which moves it and can rename it.
 
     **Arguments:**
 
@@ -35,25 +40,47 @@ def progress_bar(
     - `total`: number of steps, or None if it is unknown: the bar then only shows that work goes on.
     - `done`: steps taken before, for example by an interrupted run.
     - `unit`: name of a step in the plural, to show the rate; empty for no rate.
-    - `shown`: False for no bar.
+    - `shown`: False for no progress.
     """
     global _quiet
-    drawn = shown and not _quiet and sys.stderr.isatty()
-    bar = _rich_bar(unit) if drawn else None
-    if bar is None:
+    if _quiet or not shown:
         yield lambda steps=1, label=None: None
         return
+    bar = _rich_bar(unit) if sys.stderr.isatty() else None
     _quiet = True
     try:
-        with bar:
-            row = bar.add_task(label, total=total, completed=done)
-
-            def advance(steps: int = 1, label: str | None = None) -> None:
-                bar.update(row, advance=steps, description=label)
-
-            yield advance
+        if bar is None:
+            yield _lines(label, total, done, unit)
+            return
+        row = bar.add_task(label, total=total, completed=done)
+        start = Timer(_AFTER, bar.start)
+        start.daemon = True
+        start.start()
+        try:
+            yield lambda steps=1, label=None: bar.update(row, advance=steps, description=label)
+        finally:
+            start.cancel()
+            start.join()  # otherwise a bar that starts just now would never stop
+            if bar.live.is_started:
+                bar.stop()
     finally:
         _quiet = False
+
+
+def _lines(label: str, total: int | None, done: int, unit: str) -> Advance:
+    """Print a line when progress is made, if the last one is some seconds old."""
+    last = time.monotonic()
+
+    def advance(steps: int = 1, label: str | None = None) -> None:
+        nonlocal done, last, name
+        done, name = done + steps, label or name
+        if (now := time.monotonic()) - last >= _EVERY:
+            last = now
+            of_all = "" if total is None else f" of {total}"
+            print(f"{name}: {done}{of_all} {unit}".rstrip(), file=sys.stderr, flush=True)
+
+    name = label
+    return advance
 
 
 def _rich_bar(unit: str):

@@ -14,33 +14,29 @@ from typing import Any
 from . import __version__
 
 PACKAGE = Path(__file__).parent
-_SOURCE = (".py", ".cc", ".h", ".txt")
-_SHOWING = ("cli/", "reproduce/report/")  # show stored results and compute none
+_SOURCE = (".py", ".cc", ".h")
+_SHOWING = ("cli/", "plots.py")  # show results and compute none
 _MOST_NUMBERS = 4096  # larger arrays are described, not listed
 
 
 @cache
-def source_digest(without: str = "") -> str:
-    """SHA-256 of the package's version and of every source file that computes results.
-
-    Files of the folder `without` are left out.
-    """
+def source_digest() -> str:
+    """SHA-256 of the package's version and of every source file that computes results."""
     found = hashlib.sha256(__version__.encode())
     for path in sorted(path for path in PACKAGE.rglob("*") if path.suffix in _SOURCE):
         name = path.relative_to(PACKAGE).as_posix()
-        if not name.startswith((*_SHOWING, *filter(None, [without]))):
+        if not name.startswith(_SHOWING):
             found.update(f"\n{name}\n".encode() + path.read_bytes())
     return found.hexdigest()
 
 
-def code_version(own_source: bytes = b"", without: str = "") -> str:
+def code_version(own_source: bytes = b"") -> str:
     """Version of the package and 12 digits of a digest of its sources and of `own_source`.
 
     Two results with the same code version were computed by the same code. `own_source` is the
-    source of a user's function outside the package. Files of the folder `without` are left out;
-    those that matter all the same are part of `own_source`.
+    source of a user's function outside the package.
     """
-    digest = hashlib.sha256(source_digest(without).encode() + own_source).hexdigest()
+    digest = hashlib.sha256(source_digest().encode() + own_source).hexdigest()
     return f"{__version__}+{digest[:12]}"
 
 

@@ -1,10 +1,12 @@
-"""A descent for another process to kill.
+"""A descent that is killed while it saves.
 
-`python -m tests.dynamics.killed FOLDER...` prints a digest of its result for each folder.
-
-With FOLDER `-` nothing is saved.
+`python -m tests.dynamics.killed FOLDER SAVE` trains in FOLDER and kills itself when it has written
+checkpoint number SAVE and is about to put it in its place. If there are not so many, it prints a
+digest of its result, and one of a run that saves nothing.
 """
 
+import os
+import signal
 import sys
 
 import jax
@@ -13,7 +15,7 @@ import numpy as np
 import largeprompt as lp
 
 
-def main(folder: str | None) -> None:
+def train(folder: str | None) -> None:
     """Train two runs with momentum and a schedule, so that the optimiser has a state to lose."""
     import optax
 
@@ -28,17 +30,31 @@ def main(folder: str | None) -> None:
         task,
         starts,
         [8, float("inf")],
-        10_000,
+        400,
         16,
-        optax.sgd(optax.piecewise_constant_schedule(1e-3, {5_000: 0.5}), momentum=0.9),
+        optax.sgd(optax.piecewise_constant_schedule(1e-3, {200: 0.5}), momentum=0.9),
         method=lp.Exact(),
         attention=["linear", "softmax"],
-        record_every=3_000,
+        record_every=100,
         folder=folder,
     )
     print(digest([(run.steps, run.params, run.risk, run.status) for run in runs]))
 
 
+def _killed_at(save: int) -> None:
+    """Die instead of renaming file number `save`."""
+    replace, seen = os.replace, []
+
+    def counted(*arguments: str) -> None:
+        seen.append(arguments)
+        if len(seen) == save:
+            os.kill(os.getpid(), signal.SIGKILL)
+        replace(*arguments)
+
+    os.replace = counted
+
+
 if __name__ == "__main__":
-    for name in sys.argv[1:]:
-        main(None if name == "-" else name)
+    _killed_at(int(sys.argv[2]))
+    train(sys.argv[1])
+    train(None)

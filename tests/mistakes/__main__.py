@@ -4,7 +4,6 @@ import json
 
 import jax
 
-from ..mlir_contexts import share_mlir_contexts
 from . import MISTAKES
 
 
@@ -16,6 +15,5 @@ def _raised(call) -> str | None:
     return None
 
 
-share_mlir_contexts()
 jax.config.update("jax_enable_x64", True)
 print(json.dumps({name: _raised(call) for name, (call, _) in MISTAKES.items()}))

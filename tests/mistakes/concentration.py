@@ -18,7 +18,6 @@ MISTAKES = {
     ),
     "horizon of an array": (lambda: lp.horizon(HEAD, EYE), "mu must be a measure"),
     "slope of a number": (lambda: lp.fit_slope(3), "curve must be a dataset"),
-    "plot of a number": (lambda: lp.plot_curve(3), "must be a dataset"),
     "regime beyond 1e100": (lambda: lp.regime(1.0, 1e300), "at most 1e\\+100"),
     "curve under jit": (
         lambda: jax.jit(
@@ -116,19 +115,6 @@ MISTAKES = {
     "growing prompt that shrinks": (
         lambda: lp.growing_prompt(KEY, HEAD, GAUSSIAN, [1.0, 0.0], [10, 5]),
         "increasing lengths",
-    ),
-    "figure of nothing": (lambda: lp.plot_curve([]), "plot_curve needs at least one dataset"),
-    "figure with few names": (
-        lambda: lp.plot_curve(lp.concentration_curve(HEAD, GAUSSIAN, PROMPT, [2.0]), ["a", "b"]),
-        "labels must name every curve",
-    ),
-    "figure in an unknown form": (
-        lambda: lp.save_figure(lp.plot_regimes(lp.regime_map(resolution=4)), "map.gif"),
-        "a figure file must end in",
-    ),
-    "figure nowhere": (
-        lambda: lp.save_figure(lp.plot_regimes(lp.regime_map(resolution=4)), "no/such/map.pdf"),
-        "the folder of a figure file must exist",
     ),
     "scores too wide for a short prompt": (
         lambda: lp.participation(500.0, 2),

@@ -24,6 +24,10 @@ MISTAKES = {
         lambda: jax.jit(lambda b: lp.gradient_flow(TASK, lp.BlockParams(EYE, b), 10).risk)(1.0),
         "gradient_flow cannot run under jit",
     ),
+    "descent with a number for a name": (
+        lambda: lp.descend(KEY, TASK, START, 10, 5, optimizer_name=1),
+        "optimizer_name must be text or None; received 1",
+    ),
     "descent with a rate for an optimiser": (
         lambda: lp.descend(KEY, TASK, START, 10, 5, optimiser=0.1),
         r"optimiser must be one of optax; received 0.1. To fix: pass optax.sgd\(0.1\)",

@@ -19,6 +19,7 @@ from largeprompt.models.compressed_rows import Rows, attend_to_rows
 from ..test_docs import same_text
 from .tiny_transformers import tiny_transformer
 
+pytestmark = pytest.mark.slow
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
@@ -114,7 +115,12 @@ def test_next_token_loss_grows_as_prompts_shrink(decoder):
     gaps = []
     for tokens in (40, 50, 58):
         cache = lp.models.compress_prompt(model, recording, tokens=tokens, progress=False)
-        assert cache.errors.shape == (2, 2, recording.layers[0].keys.shape[0])
+        groups = recording.layers[0].keys.shape[0]
+        if 32 * 4 // groups < 64:  # queries of the heads that share keys: too few to hold some out
+            assert cache.errors is cache.standard_errors is None
+        else:
+            assert cache.errors.shape == cache.standard_errors.shape == (2, 2, groups)
+            assert np.all(cache.standard_errors > 0)
         gaps.append(np.abs(lp.models.next_token_loss(model, cache, ids[:, LENGTH:]) - own).mean())
     assert gaps[0] > gaps[1] > gaps[2] > 1e-3
 

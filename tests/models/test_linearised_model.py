@@ -116,7 +116,7 @@ def test_linearise_learner_keeps_predictions_where_scores_are_small(tmp_path):
     for name, tensor in state.items():
         if "in_proj_weight" in name:
             tensor[:16] *= 0.05
-    small = lp.models.TabPFN.load(save(tmp_path / "small.cpkt", state))
+    small = lp.models.TabPFN.load(save(tmp_path / "small.safetensors", state))
     fresh = rows(40, seed=1)[0]
     errors = []
     for one in (small, model):

@@ -1,10 +1,13 @@
 """`load_pretrained` from files that `save_pretrained` and the gguf package write."""
 
+import json
+
 import numpy as np
 import pytest
 
 import largeprompt as lp
 
+pytestmark = pytest.mark.slow
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
@@ -132,7 +135,7 @@ def test_load_pretrained_of_damaged_gguf_files(llama, tmp_path):
 def _with_tokenizer(path):
     """The folder with a tokenizer of two words."""
     (path / "vocab.txt").write_text(
-        "\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"ab"])
+        "\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"ab"]), encoding="utf-8"
     )
     transformers.BertTokenizer(str(path / "vocab.txt")).save_pretrained(path)
     return path
@@ -213,7 +216,32 @@ def test_load_pretrained_from_a_damaged_folder(folder, damage):
         case "missing":
             weights.unlink()
         case "configuration":
-            (folder / "config.json").write_text("{")
+            (folder / "config.json").write_text("{", encoding="utf-8")
     with pytest.raises(ValueError, match="a folder with a whole model and its token") as found:
         lp.models.load_pretrained(folder)
     assert "\n" not in str(found.value)
+
+
+@pytest.mark.parametrize("class_name", ["AutoConfig", "AutoModel", "AutoTokenizer"])
+def test_load_pretrained_runs_no_code_of_the_folder(folder, class_name, monkeypatch):
+    """Neither asks whether to run it, nor runs it, for a class that only the folder has."""
+    ran = folder.parent / "ran"
+    (folder / "own.py").write_text(
+        "from transformers import BertConfig, BertModel, BertTokenizer\n"
+        f"open({str(ran)!r}, 'w')\n"
+        "class Own(BertConfig):\n    model_type = 'own'\n",
+        encoding="utf-8",
+    )
+    name = "tokenizer_config.json" if class_name == "AutoTokenizer" else "config.json"
+    settings = json.loads((folder / name).read_text(encoding="utf-8"))
+    settings["auto_map"] = {class_name: ["own.Own", None] if "Tok" in class_name else "own.Own"}
+    settings |= {"tokenizer_class": "Own"} if "Tok" in class_name else {"model_type": "own"}
+    (folder / name).write_text(json.dumps(settings), encoding="utf-8")
+    monkeypatch.setattr("builtins.input", lambda *_: pytest.fail("asked"))
+    if class_name == "AutoTokenizer":  # the tokenizer of a known kind serves without its code
+        lp.models.load_pretrained(folder)
+    else:
+        with pytest.raises(ValueError, match="a folder with a whole model and its token") as found:
+            lp.models.load_pretrained(folder)
+        assert "\n" not in str(found.value)
+    assert not ran.exists()

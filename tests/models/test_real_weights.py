@@ -11,9 +11,10 @@ import numpy as np
 import pytest
 import torch
 from _pytest.outcomes import Failed, Skipped
+from safetensors.torch import load_file
 
 from largeprompt import models
-from largeprompt.models import TabPFN, linearise_learner, read_checkpoint, weights_path
+from largeprompt.models import TabPFN, linearise_learner, weights_path
 
 from ..oracles import tabpfn as ground_truth
 from ..test_docs import ROOT, same_text
@@ -37,18 +38,9 @@ def task():
     return X[:250], y[:250], X[250:], (odds[250:] > 0).astype(int)
 
 
-def test_read_checkpoint_reads_the_published_file_as_pytorch_does():
-    path = fetched("tabpfn")
-    ours = read_checkpoint(path)
-    theirs = torch.load(path, weights_only=True, map_location="cpu")
-    assert ours[0].keys() == theirs[0].keys()
-    assert all(np.array_equal(ours[0][name], theirs[0][name].numpy()) for name in ours[0])
-    assert ours[1:] == theirs[1:]
-
-
 def test_tabpfn_logits_are_those_of_pytorch(model, task):
     X, y, X_test, _ = task
-    state = torch.load(fetched("tabpfn"), weights_only=True, map_location="cpu")[0]
+    state = load_file(fetched("tabpfn"))
     wanted = ground_truth.logits(state, 4, X[:100], y[:100], X_test[:10])
     found = model.read(X[:100], y[:100]).logits(X_test[:10])
     np.testing.assert_allclose(found, wanted, atol=1e-4)
@@ -83,7 +75,7 @@ def test_linearise_learner_fails_at_layer_0(model, task):
 
 def test_code_of_the_document_prints_what_it_shows(model):
     """The ```py blocks of docs/in_context_learner.md, which need the weights."""
-    page = (ROOT / "docs" / "in_context_learner.md").read_text()
+    page = (ROOT / "docs" / "in_context_learner.md").read_text(encoding="utf-8")
     blocks = re.findall(r"```(py|text)\n(.*?)```", page, flags=re.DOTALL)
     printed = io.StringIO()
     with contextlib.redirect_stdout(printed):
@@ -94,7 +86,7 @@ def test_code_of_the_document_prints_what_it_shows(model):
 def test_smollm2_is_recorded_and_keeps_its_loss():
     """100 tokens of this project's licence, and the 12 after them."""
     model, tokenizer = models.load_pretrained(fetched("smollm2"))
-    text = (ROOT / "LICENSE").read_text()
+    text = (ROOT / "LICENSE").read_text(encoding="utf-8")
     ids = np.asarray(tokenizer(text, verbose=False)["input_ids"][:112])
     assert tokenizer.decode(ids) == text[: len(tokenizer.decode(ids))]
     recording = models.record(model, ids[:100], queries=16, progress=False)

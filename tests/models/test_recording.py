@@ -76,6 +76,58 @@ def test_recording_load_of_foreign_archives_is_one_line(arrays, tmp_path):
     assert "\n" not in str(found.value)
 
 
+@pytest.mark.parametrize(
+    ("changed", "reason"),
+    [
+        (lambda a: a.update({"1000000000000/0/queries": a["0/0/queries"]}), "has a member '1000"),
+        (lambda a: a.update({"-1/0/queries": a["0/0/queries"]}), "has a member '-1/0/queries'"),
+        (lambda a: a.update({"0/00/queries": a["0/0/queries"]}), "has a member '0/00/queries'"),
+        (lambda a: a.update({"0/0/__class__": EYE}), "has a member '0/0/__class__'"),
+        (lambda a: a.update({"other": EYE}), "has a member 'other'"),
+        (lambda a: _renamed(a, "0/1/", "0/2/"), "layer 2 of prompt 0 does not follow"),
+        (lambda a: _renamed(a, "0/0/", "2/0/"), "layer 1 of prompt 0 does not follow"),
+        (lambda a: _renamed(a, "1/0/", "999999/0/"), "layer 0 of prompt 999999 does not follow"),
+        (lambda a: a.update(texts=np.array(["a"])), "2 prompts and 1 texts"),
+        (lambda a: a.update({"0/0/keys": a["0/0/keys"][0]}), "must have shapes"),
+        (lambda a: a.update({"0/0/keys": a["0/0/keys"][:, :, :7]}), "must have shapes"),
+        (lambda a: a.update({"0/0/values": a["0/0/values"][:, 1:]}), "must have shapes"),
+        (lambda a: a.update({"0/0/keys": a["0/0/keys"][:0]}), "must have shapes"),
+        (lambda a: a.update({"0/0/output_matrix": EYE}), r"shape \(width, 12\)"),
+        (lambda a: a.update({"0/0/positions": np.arange(5)}), "positions must be indices"),
+        (lambda a: a.update({"0/0/positions": np.arange(6) + 15}), "positions must be indices"),
+        (lambda a: a.update({"0/0/positions": np.zeros(6)}), "positions must be indices"),
+        (lambda a: a.update({"0/0/scaling": np.array(np.nan)}), "must be finite"),
+        (lambda a: a["0/0/queries"].fill(np.nan), "must be finite"),
+    ],
+)
+def test_recording_load_checks_names_order_shapes_and_numbers(changed, reason, tmp_path):
+    """Each change of a good file, in one line, before anything large is made of it."""
+    recording = Recording("tiny", ((_layer(0), _layer(1)), (_layer(2),)), ("a", "b"))
+    recording.save(tmp_path / "r.npz")
+    with np.load(tmp_path / "r.npz") as file:
+        arrays = {name: file[name].copy() for name in file}
+    np.savez(tmp_path / "same.npz", **arrays)
+    assert len(Recording.load(tmp_path / "same.npz").prompts) == 2
+    changed(arrays)
+    np.savez(tmp_path / "changed.npz", **arrays)
+    reason = f"{reason}|TypeCheckError"  # where annotations are checked
+    with pytest.raises(ValueError, match=reason) as found:
+        Recording.load(tmp_path / "changed.npz")
+    assert "\n" not in str(found.value)
+
+
+def _renamed(arrays, before, after):
+    for name in [name for name in arrays if name.startswith(before)]:
+        arrays[after + name.removeprefix(before)] = arrays.pop(name)
+
+
+def test_recording_save_in_half_precision_needs_numbers_that_fit(tmp_path):
+    layer = RecordedLayer(*(1e5 * np.ones((1, 2, 2), np.float32) for _ in range(3)), scaling=1.0)
+    with pytest.raises(ValueError, match="must fit in float16; received 1e"):
+        Recording("large", ((layer,),)).save(tmp_path / "r.npz", dtype=np.float16)
+    assert not list(tmp_path.iterdir())
+
+
 def test_recorded_layer_with_heads_that_do_not_divide():
     with pytest.raises(ValueError, match="multiple of that of key-value heads"):
         RecordedLayer(

@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 import torch
 from benchmarks.fresh_process import Stages
+from safetensors.torch import save_file
 
 import largeprompt as lp
 from largeprompt.models import TabPFN
@@ -135,10 +136,27 @@ def test_tabpfn_load_names_what_is_missing(loaded, tmp_path):
     state = dict(loaded[1])
     weight = state.pop("module.decoder.2.weight")
     with pytest.raises(ValueError, match=r"finite tensor 'decoder\.2\.weight'; received 43 others"):
-        TabPFN.load(save(tmp_path / "less.cpkt", state))
+        TabPFN.load(save(tmp_path / "less.safetensors", state))
     bad = {**state, "module.decoder.2.weight": weight * float("nan")}
     with pytest.raises(ValueError, match="received NaN"):
-        TabPFN.load(save(tmp_path / "nan.cpkt", bad))
-    torch.save({"weights": weight}, tmp_path / "other.cpkt")
-    with pytest.raises(ValueError, match=r"checkpoint must be .state_dict, optimiser, settings"):
-        TabPFN.load(tmp_path / "other.cpkt")
+        TabPFN.load(save(tmp_path / "nan.safetensors", bad))
+    with pytest.raises(FileNotFoundError):
+        TabPFN.load(tmp_path / "nothing.safetensors")
+
+
+def test_tabpfn_load_of_other_files_is_one_line(loaded, tmp_path):
+    """A pickle, a truncated file, one without the number of heads, types that NumPy has not."""
+    state, good = loaded[1], tmp_path / "good.safetensors"
+    save(good, state)
+    path = tmp_path / "other.safetensors"
+    torch.save((state, None, {"nhead": HEADS}), path)
+    found = [path.read_bytes(), good.read_bytes()[:-3], b""]
+    save_file(state, path)
+    found.append(path.read_bytes())
+    small = {name: value.to(torch.float8_e4m3fn) for name, value in state.items()}
+    found.append(save(path, small).read_bytes())
+    for data in found:
+        path.write_bytes(data)
+        with pytest.raises(ValueError, match=r"be a \.safetensors file with 'nhead'") as caught:
+            TabPFN.load(path)
+        assert "\n" not in str(caught.value)

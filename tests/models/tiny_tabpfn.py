@@ -1,7 +1,7 @@
-"""A small TabPFN with random weights, in a checkpoint as PyTorch writes it, and rows for it."""
+"""A small TabPFN with random weights, in a file as it is kept after fetching, and rows for it."""
 
 import numpy as np
-import torch
+from safetensors.torch import save_file
 
 from largeprompt.models import TabPFN
 
@@ -11,15 +11,15 @@ HEADS = 2
 
 
 def save(path, state):
-    """Write a checkpoint with the names and settings of the published one."""
-    torch.save((state, None, {"nhead": HEADS, "sampler": "<function>"}), path)
+    """Write tensors with the names of the published ones."""
+    save_file(state, path, metadata={"nhead": str(HEADS)})
     return path
 
 
 def tiny(tmp_path, seed=0, **sizes):
     """The model, and its tensors."""
     state = random_state(seed, **sizes)
-    return TabPFN.load(save(tmp_path / "tiny.cpkt", state)), state
+    return TabPFN.load(save(tmp_path / "tiny.safetensors", state)), state
 
 
 def rows(n, features=5, classes=3, seed=0):

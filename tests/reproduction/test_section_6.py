@@ -15,6 +15,7 @@ import largeprompt as lp
 from reproduction.studies import section_6
 from reproduction.study import INFINITE
 
+pytestmark = pytest.mark.slow
 KEY = jax.random.key(0)
 TRAINED = lp.published_experiment  # the tests replace it
 published_task = lp.dynamics.experiment.published_task

@@ -2,12 +2,14 @@
 
 from typing import NamedTuple
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
 from .. import _checks
+from .._float64 import is_traced
 from .._typing import ArrayInput, KeyInput
 from ..measures import AbstractMeasure, Empirical, KeyValues
 from .draft import Draft, DraftTail, outputs_and_weights, seen_tail
@@ -15,24 +17,38 @@ from .gaussian_tail import Tail, tail_of_tokens
 
 
 class CompressionError(NamedTuple):
-    """Squared error of the output over queries, relative to $E|T - mean value|^2$.
+    """Squared error of the output, relative to $E|T - mean value|^2$, on queries held out.
 
-    `held_out` says whether the queries took no part in the compression. The numbers are those of
-    NumPy, arrays to JAX, so that measures with other errors share compiled programs.
+    `standard_error` is that of `mean` for independent queries like the ones held out. The numbers
+    are NumPy scalars, arrays to JAX, so that measures with other errors share compiled programs.
     """
 
     mean: np.floating
+    standard_error: np.floating
     median: np.floating
     percentile_90: np.floating
     percentile_99: np.floating
     queries: int
-    held_out: bool
+
+    @classmethod
+    def of(cls, errors: np.ndarray, deviations: np.ndarray) -> "CompressionError":
+        """Statistics of errors and deviations, both relative to the mean deviation."""
+        q, mean = len(errors), errors.mean()
+        # delta method for the ratio of two means
+        error = np.std(errors - (mean if np.isfinite(mean) else 0.0) * deviations, ddof=1)
+        # the same as `np.percentile`, in a quarter of the time
+        percentiles = np.interp([0.5, 0.9, 0.99], np.linspace(0.0, 1.0, q), np.sort(errors))
+        return cls(mean, error / np.sqrt(q), *percentiles, queries=q)
+
+    def __repr__(self) -> str:
+        return f"{self.mean:.2g} +- {self.standard_error:.1g} on {self.queries} queries held out"
 
 
 class Compressed(AbstractMeasure):
     """A prompt in few numbers: kept tokens with log weights, and a Gaussian for the others.
 
-    `lp.compress` returns it. `nbytes` is its size, `error` its error on held-out queries.
+    `lp.compress` returns it. `nbytes` is its size, `error` its error on held-out queries, None if
+    there were too few.
     """
 
     keys: Float[Array, "n k"]
@@ -51,6 +67,15 @@ class Compressed(AbstractMeasure):
     ) -> None:
         self.keys, self.values, self.log_weights = keys, values, log_weights
         self.tail, self.error = tail, error
+
+    def __repr__(self) -> str:
+        if is_traced(self) or not eqx.is_array(self.keys):
+            return eqx.tree_pformat(self)
+        tail = "no tail" if self.tail is None else f"Gaussian tail of rank {self.tail.rank}"
+        return (
+            f"Compressed({self.n} atoms, {tail}, {self.nbytes} bytes, "
+            f"error {'unknown' if self.error is None else self.error})"
+        )
 
     @property
     def dim(self) -> int:

@@ -2,6 +2,7 @@
 
 from typing import NamedTuple
 
+import jax
 import numpy as np
 
 from .. import _checks
@@ -9,13 +10,11 @@ from .._typing import ArrayInput
 from ..attention import AbstractHead
 from ..attention.head import one_head
 from ..measures import AbstractMeasure, KeyValues
-from .blocked_softmax import BlockedSoftmax
 from .compressed import Compressed
 from .draft import Draft, DraftTail, outputs
-from .streamed_softmax import StreamedSoftmax
-from .token_blocks import in_cpp
+from .token_blocks import Attention
 
-FEWEST_HELD_OUT = 8  # queries from which on some are held out
+FEWEST = 64  # queries from which on a quarter of them is held out
 LONG = 2**14  # tokens beyond which single-precision prompts are compressed in single precision
 
 
@@ -26,7 +25,7 @@ class Problem(NamedTuple):
     values: np.ndarray
     log_masses: np.ndarray
     queries: np.ndarray
-    attention: BlockedSoftmax | StreamedSoftmax
+    attention: Attention
     keep: np.ndarray
     dtype: np.dtype
     log_weights: np.ndarray | None
@@ -44,9 +43,7 @@ class Problem(NamedTuple):
         """With other queries."""
         masses = None if self.log_weights is None else self.log_masses
         z = queries.astype(self.keys.dtype)
-        return self._replace(
-            queries=z, attention=BlockedSoftmax.of(self.keys, self.values, masses, z)
-        )
+        return self._replace(queries=z, attention=Attention.of(self.keys, self.values, masses, z))
 
     def kept(self, index: np.ndarray, tail: DraftTail | None = None) -> Draft:
         """These tokens as they are."""
@@ -76,17 +73,20 @@ class Problem(NamedTuple):
         arrays = (tilt, np.asarray(log_mass), mean, factor)
         return DraftTail(*(array.astype(self.dtype) for array in arrays))
 
-    def errors(self, found: Draft, rows: np.ndarray) -> np.ndarray:
-        """Relative squared errors of a draft at these queries."""
+    def errors(self, found: Draft, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Squared errors of a draft at these queries, and squared deviations of the output from the
+        mean value there, relative to the mean of the deviations.
+        """
         part = self.restricted(rows)
         exact = part.attention.outputs
         got = outputs(found, part.queries.astype(np.float64))
         squares = np.sum((got - exact) ** 2, axis=1)
-        deviation = np.mean(np.sum((exact - self.mean_value) ** 2, axis=1))
-        floor = 1e-26 * float(np.mean(self.attention.squares, dtype=np.float64))
+        deviations = np.sum((exact - self.mean_value) ** 2, axis=1)
+        deviation = np.mean(deviations)
+        floor = 1e-26 * float(np.vdot(self.values, self.values)) / self.n
         if deviation <= floor:  # all tokens equal: nothing to be relative to
-            return np.where(squares <= 1e14 * floor, 0.0, np.inf)
-        return squares / deviation
+            return np.where(squares <= 1e14 * floor, 0.0, np.inf), np.ones(len(rows))
+        return squares / deviation, deviations / deviation
 
 
 def problem_of(
@@ -94,9 +94,8 @@ def problem_of(
     queries: ArrayInput,
     keep: ArrayInput,
     head: AbstractHead | None,
-    streamed: bool = False,
 ) -> Problem:
-    """The problem; `streamed` stores no attention of single tokens if the prompt is long."""
+    """Validate the arguments of `compress`, and attend to the whole prompt."""
     pair = prompt.as_key_values() if isinstance(prompt, AbstractMeasure) else None
     if pair is None:
         raise _checks.error(
@@ -118,29 +117,27 @@ def problem_of(
         z = z @ np.asarray(head.U, np.float64)[:k].T
     logs = _log_masses(prompt, pair)
     masses = np.zeros(pair.n) if logs is None else logs
-    kept, dtype = _checks.indices("keep", keep, pair.n), pair.keys.dtype
+    kept = _checks.indices("keep", keep, pair.n)
+    dtype = jax.dtypes.canonicalize_dtype(pair.keys.dtype)  # of the result
     single = pair.n > LONG and dtype != np.float64
     work = np.float32 if single else np.float64
     keys, values, masses, z = (
         np.asarray(a).astype(work, copy=False) for a in (pair.keys, pair.values, masses, z)
     )
-    given = keys, values, None if logs is None else masses, z
-    if single and streamed and in_cpp(keys):
-        attention = StreamedSoftmax.of(*given, split_queries(len(z))[0])
-    else:
-        attention = BlockedSoftmax.of(*given)
-    if logs is None and isinstance(attention, StreamedSoftmax):
-        mean_value = attention.value_sum / pair.n
-    else:
-        weights = np.exp(masses - masses.max())
-        mean_value = weights @ values / weights.sum()
+    attention = Attention.of(keys, values, None if logs is None else masses, z)
+    weights = np.exp(masses - masses.max())
+    mean_value = weights @ values / weights.sum()
     return Problem(keys, values, masses, z, attention, kept, dtype, logs, mean_value)
 
 
 def split_queries(queries: int) -> tuple[np.ndarray, np.ndarray]:
-    """Queries to fit and queries held out: every fourth, if there are 8."""
+    """Queries to fit and queries held out: every fourth, if there are at least `FEWEST`.
+
+    Errors of a compressed prompt have heavy tails: their mean over fewer than 16 queries says
+    little about other queries, and none is stated.
+    """
     index = np.arange(queries)
-    if queries < FEWEST_HELD_OUT:
+    if queries < FEWEST:
         return index, index[:0]
     return index[index % 4 != 3], index[index % 4 == 3]
 

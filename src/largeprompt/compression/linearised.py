@@ -19,7 +19,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from .. import _checks
-from .._float64 import in_float64, not_traced
+from .._float64 import in_float64, is_traced, not_traced
 from .._linalg import covariance_root
 from .._typing import ArrayInput
 from ..attention import AbstractHead, Head
@@ -51,6 +51,18 @@ class AffineMap(eqx.Module):
     intercept: Float[Array, " m"]
     residual: Estimate
     at: str = eqx.field(static=True)
+
+    def __repr__(self) -> str:
+        if is_traced(self) or not eqx.is_array(self.slope):
+            return eqx.tree_pformat(self)
+        slope, intercept = (
+            np.array2string(np.asarray(part), precision=4, threshold=36).replace("\n", "\n ")
+            for part in (self.slope, self.intercept)
+        )
+        residual = f"{self.residual.value:.4g} +- {self.residual.error:.1g}"
+        return (
+            f"AffineMap: {self.at}, residual {residual}, slope\n {slope}\nintercept\n {intercept}"
+        )
 
     def __call__(self, z: ArrayInput) -> Float[Array, "*batch m"]:
         z = _checks.finite("z", z)

@@ -10,7 +10,7 @@ import numpy as np
 
 from .. import _checks
 from .._typing import KeyInput
-from .atoms import attention_mass, top_tokens
+from .atoms import chosen, top_tokens
 from .compression_problem import Problem
 from .draft import Draft
 from .tail_fit import with_tail
@@ -21,7 +21,7 @@ _ROUNDS = 20  # of k-means
 
 def _most_attended(problem: Problem, atoms: int) -> Draft:
     """Tokens of the largest mean attention, as SnapKV and H2O choose them."""
-    return problem.kept(top_tokens(problem, attention_mass(problem), atoms))
+    return problem.kept(chosen(problem, atoms, "attention mass"))
 
 
 def _sinks_and_window(problem: Problem, atoms: int) -> Draft:
@@ -90,7 +90,7 @@ def _attention_matching(problem: Problem, atoms: int) -> Draft:
     """
     from scipy.optimize import lsq_linear, nnls
 
-    p = problem.attention.all_weights()
+    p = problem.attention.weights()
     index = top_tokens(problem, p.mean(axis=0), atoms)
     part = p[:, index]
     try:
@@ -115,7 +115,7 @@ def _attention_matching(problem: Problem, atoms: int) -> Draft:
 
 def moments(problem: Problem, atoms: int, rank: int | None) -> Draft:
     """The most attended tokens, and a Gaussian with the moments of the others (MomentKV)."""
-    index = top_tokens(problem, attention_mass(problem), atoms)
+    index = chosen(problem, atoms, "attention mass")
     return with_tail(problem, index, rank, literal=True)
 
 

@@ -7,8 +7,7 @@ import numpy as np
 from .compression_problem import Problem
 from .draft import Draft
 from .gaussian_tail import best_axes, factor_of, low_rank, query_metric
-from .streamed_softmax import StreamedSoftmax
-from .token_blocks import sampled_covariances, tilted_moments
+from .token_blocks import tilted_moments
 
 _PRIOR = 0.3  # queries that the expansion at the mean query counts for, for each coefficient
 _LOWEST_CURVATURE = 0.01
@@ -55,27 +54,10 @@ def with_tail(
 def _moments_of_others(
     problem: Problem, index: np.ndarray, tilt: np.ndarray
 ) -> tuple[float, np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Log mass, mean key, mean value, Cov(k, k), Cov(k, v) of all tokens but these, at a tilt.
-
-    Means over all tokens of a prompt whose attention was streamed are known; covariances are those
-    of a sample, by weight.
-    """
-    keys, values, attention = problem.keys, problem.values, problem.attention
-    if isinstance(attention, StreamedSoftmax) and np.array_equal(attention.rows, attention.counted):
-        scores, log_mass, mean = attention.mean_query
-        own = np.exp(scores[index].astype(np.float64) - log_mass)
-        share = 1 - float(own.sum())
-        if share > _LITTLE:
-            points = np.concatenate([keys[index], values[index]], axis=1)
-            mean = (mean - own @ points) / share
-            weights = np.exp(scores - np.float32(log_mass))
-            weights[index] = 0
-            key_cov, cross = sampled_covariances(keys, values, weights)
-            k = keys.shape[1]
-            return log_mass + float(np.log(share)), mean[:k], mean[k:], key_cov, cross
+    """Log mass, mean key, mean value, Cov(k, k), Cov(k, v) of all tokens but these, at a tilt."""
     others = problem.log_masses.copy()
     others[index] = -np.inf
-    return tilted_moments(keys, values, others, tilt.astype(keys.dtype))
+    return tilted_moments(problem.keys, problem.values, others, tilt.astype(others.dtype))
 
 
 class _SeenTail(NamedTuple):
@@ -99,7 +81,7 @@ class _SeenTail(NamedTuple):
         few = share < _LITTLE  # the difference has no digits left
         if np.any(few):
             rest = np.delete(np.arange(problem.n), atoms)
-            p = attention.restricted(np.flatnonzero(few)).all_weights()[:, rest]
+            p = attention.restricted(np.flatnonzero(few)).weights(rest)
             share[few] = np.maximum(p.sum(axis=1, dtype=np.float64), 1e-300)
             sums[few] = p @ problem.values[rest]
         value = sums / share[:, None]

@@ -149,7 +149,7 @@ def _in_words(p2: float, relative_error: float) -> str:
 
 
 def regime_map(sigma_max: float = 8.0, longest: float = 1e12, resolution: int = 200) -> xr.Dataset:
-    """Data of `plot_regimes`: `exponent` f(sigma^2 / ln L) over a grid of ("sigma", "length"), and
+    """Data of `lp.plots.regimes`: `exponent` f(sigma^2 / ln L) over ("sigma", "length"), and
     the transitions over "sigma".
 
     >>> import largeprompt as lp

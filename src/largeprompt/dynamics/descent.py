@@ -3,6 +3,7 @@
 import math
 import warnings
 from collections.abc import Hashable, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,6 @@ from .._lengths import one_length
 from .._typing import ArrayInput, KeyInput
 from ..icl import AbstractParams, AbstractTask, Attention, checked_attention
 from ..prompts import AbstractMethod, Exact, MonteCarlo
-from ._optimisers import shared
 from .group import Descent, Group
 
 _MANY_TOKENS = 1e10  # about half a minute on a few cores
@@ -42,6 +42,7 @@ def descend(
     attention: Attention = "softmax",
     record_every: int | None = None,
     folder: str | Path | None = None,
+    optimizer_name: str | None = None,
 ) -> Descent:
     """Stochastic descent from `params` on the mean loss of a fresh batch at every step.
 
@@ -56,8 +57,9 @@ def descend(
 
     Parameters and test risk are recorded every `record_every` steps (None: 100 records). With
     `folder` progress is saved there; calling again with the same arguments resumes to the same
-    result, bit for bit, and more `steps` may be asked for. An optimiser made anew with the same
-    arguments reuses the compiled program and resumes; one that differs in any way is an error.
+    result, bit for bit, and more `steps` may be asked for. Functions cannot be compared, so what
+    the optimiser computes is not checked on resuming: give it an `optimizer_name`, which must then
+    be the same. Make an optimiser once: a program is compiled for each object.
 
     >>> import jax, jax.numpy as jnp
     >>> import largeprompt as lp
@@ -85,6 +87,7 @@ def descend(
         attention=[attention],
         record_every=record_every,
         folder=folder,
+        optimizer_name=optimizer_name,
     )[0]
 
 
@@ -102,6 +105,7 @@ def descend_many(
     attention: Sequence[Attention],
     record_every: int | None = None,
     folder: str | Path | None = None,
+    optimizer_name: str | None = None,
     mesh: Mesh | None = None,
 ) -> list[Descent]:
     """Many runs of `descend` trained together.
@@ -134,13 +138,15 @@ def descend_many(
     first = jax.tree.map(lambda leaf: leaf[0], params)
     task.check_params(first)
     mesh = None if mesh is None else _devices.checked_mesh(mesh)
-    optimiser = optax.sgd(_RATE) if optimiser is None else optimiser
+    if not (optimizer_name is None or isinstance(optimizer_name, str)):
+        raise _checks.error("optimizer_name must be text or None", repr(optimizer_name))
+    if optimiser is None:
+        optimiser, optimizer_name = _plain_descent(), optimizer_name or f"optax.sgd({_RATE:g})"
     if not (hasattr(optimiser, "init") and hasattr(optimiser, "update")):
         rate = optimiser if isinstance(optimiser, float) else _RATE
         raise _checks.error(
             "optimiser must be one of optax", repr(optimiser), f"pass optax.sgd({rate:g})"
         )
-    optimiser = shared(optimiser)
     _warn_of_many_tokens(lengths, attention, steps, batch, method)
     batches: dict[Hashable, list[int]] = {}
     for i, run in enumerate(zip(lengths, attention, strict=True)):
@@ -167,11 +173,18 @@ def descend_many(
                 "batch": str(batch),
                 "method": method_name(method),
                 "record_every": str(every),
+                "optimizer_name": str(optimizer_name),
             }
             checkpoint = None if folder is None else group.checkpoint(Path(folder), number, about)
             label = f"{len(runs)} runs" if len(runs) > 1 else names[0]
             found.update(zip(runs, group.train(steps, every, checkpoint, label), strict=True))
     return [found[i] for i in range(len(lengths))]
+
+
+@cache
+def _plain_descent() -> optax.GradientTransformation:
+    """The default optimiser, made once."""
+    return optax.sgd(_RATE)
 
 
 def method_name(method: AbstractMethod | None) -> str:

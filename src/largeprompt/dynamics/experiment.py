@@ -25,6 +25,7 @@ risk falls with the two pulls b <A, M> and v_x'M c, M = Sig S Q (Q the covarianc
 
 import json
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 from typing import Literal, NamedTuple, get_args
 
@@ -247,12 +248,19 @@ def _trained(
         [L for _, L, _ in runs],
         steps,
         PUBLISHED.batch,
-        optax.sgd(2 * rate),  # our loss is half of theirs
+        _sgd(2 * rate),  # our loss is half of theirs
         method=method,
         attention=[attention for attention, _, _ in runs],
         record_every=every,
         folder=folder,
+        optimizer_name=f"optax.sgd({2 * rate!r})",
     )
+
+
+@cache
+def _sgd(rate: float) -> optax.GradientTransformation:
+    """Made once for each rate, so that its program is compiled once."""
+    return optax.sgd(rate)
 
 
 def _curves(

@@ -20,7 +20,6 @@ from .._compiler_options import quick_to_compile
 from .._progress import progress_bar
 from ..icl import AbstractParams, AbstractTask, BatchLoss, FreshRisk
 from ..prompts.normals import threefry, words
-from ._optimisers import fingerprint
 from .checkpoint import Checkpoint, Progress, digest
 
 _SECONDS = 2.0  # for a chunk of steps: how often progress is shown and saved
@@ -72,10 +71,10 @@ class Group:
         self.state: Any = (params, jax.vmap(optimiser.init)(params))
 
     def checkpoint(self, folder: Path, number: int, about: dict[str, str]) -> Checkpoint:
-        """The checkpoint; all that decides the result is part of its configuration."""
+        """The checkpoint; its configuration has all that decides the result and can be compared."""
         data = jax.random.key_data(self.keys)
         whole = {"task": digest(self.task), "params": digest(self.state[0]), "keys": digest(data)}
-        whole["optimiser"] = fingerprint(self.optimiser)
+        whole["initial optimizer state"] = digest(self.state[1])
         return Checkpoint(folder, f"runs-{number}", {**about, **whole})
 
     def train(

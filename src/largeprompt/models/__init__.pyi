@@ -1,4 +1,3 @@
-from .checkpoints import read_checkpoint as read_checkpoint
 from .compressed_cache import compressed_attention as compressed_attention
 from .compressed_decoder import compress_prompt as compress_prompt
 from .compressed_decoder import next_token_loss as next_token_loss

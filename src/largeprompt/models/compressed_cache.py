@@ -120,10 +120,12 @@ def _attention(
     return attend_to_rows(query, layer.rows, attention_mask, scale), None
 
 
-def compressed_cache(layers: list[Rows], lengths: list[int], errors: Any) -> Any:
+def compressed_cache(
+    layers: list[Rows], lengths: list[int], errors: Any, standard_errors: Any
+) -> Any:
     """A cache of transformers with these prompts of so many tokens."""
     layer_type, cache_type = _types()
-    return cache_type([layer_type(rows, lengths) for rows in layers], errors)
+    return cache_type([layer_type(rows, lengths) for rows in layers], errors, standard_errors)
 
 
 def is_compressed(cache: Any) -> bool:
@@ -237,9 +239,9 @@ def _types() -> tuple[type, type]:
     class CompressedCache(transformers.Cache):
         """Compressed prompts, layer by layer, and the tokens after them."""
 
-        def __init__(self, layers: list[Any], errors: Any) -> None:
+        def __init__(self, layers: list[Any], errors: Any, standard_errors: Any) -> None:
             super().__init__(layers=layers)
-            self.errors = errors
+            self.errors, self.standard_errors = errors, standard_errors
             self.padded = bool((layers[0].lengths < layers[0].length).any())
 
         @property

@@ -9,7 +9,7 @@ from .._extras import require
 from .._progress import progress_bar
 from .._typing import KeyInput
 from ..attention import Head
-from ..compression import compress
+from ..compression import Compressed, compress
 from ..measures import KeyValues
 from .attention_interface import check_model, evaluation_mode
 from .compressed_cache import compressed_attention, compressed_cache, is_compressed
@@ -58,8 +58,9 @@ def compress_prompt(
     - `key`: for method="random".
 
     **Returns:** the cache. `errors` (prompts, layers, key-value heads) are the mean errors on
-    held-out queries, `lengths` those of the prompts, `nbytes` is the size of its tensors. They are
-    in single precision.
+    held-out queries, `standard_errors` their own; both are None if a head has fewer than 64
+    queries. `lengths` are those of the prompts, `nbytes` is the size of the tensors, which are in
+    single precision.
 
     >>> import torch
     >>> import largeprompt as lp
@@ -102,9 +103,17 @@ def compress_prompt(
                     ]
                 )
                 advance()
-            errors.append([[float(one.error.mean) for one in groups] for groups in measures])
+            errors.append([[_error(one) for one in groups] for groups in measures])
             found.append(Rows.of(measures, model.device))
-    return compressed_cache(found, lengths, np.array(errors).swapaxes(0, 1))
+    known = np.array(errors).swapaxes(0, 1)
+    means, own = (None, None) if np.isnan(known).any() else np.moveaxis(known, -1, 0)
+    return compressed_cache(found, lengths, means, own)
+
+
+def _error(one: Compressed) -> tuple[float, float]:
+    """Mean error and its standard error, NaN if no queries were held out."""
+    found = one.error
+    return (np.nan, np.nan) if found is None else (float(found.mean), float(found.standard_error))
 
 
 def _later_queries(layer: RecordedLayer, turn: Rotation | None, ahead: int) -> list[np.ndarray]:

@@ -14,6 +14,8 @@ from .. import _checks
 from .._extras import require
 
 _LONGEST_REASON = 200  # characters
+# nothing is downloaded, and no Python that lies beside the weights is run
+_LOCAL: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
 
 
 class Pretrained(NamedTuple):
@@ -27,8 +29,9 @@ def load_pretrained(path: str | Path) -> Pretrained:
     """Model and tokenizer from a folder written by `save_pretrained`, or from one `.gguf` file.
 
     A causal language model comes with its matrix of the vocabulary, for `next_token_loss`; of other
-    models heads for tasks are left out. Nothing is downloaded. Weights of a `.gguf` file are
-    dequantised to single precision.
+    models heads for tasks are left out. Nothing is downloaded, and no Python code in the folder is
+    run: models that need their own are rejected. Weights of a `.gguf` file are dequantised to
+    single precision.
 
         model, tokenizer = lp.models.load_pretrained("SmolLM2-135M-Instruct.Q4_1.gguf")
         recording = lp.models.record(model, text, tokenizer=tokenizer)
@@ -39,11 +42,13 @@ def load_pretrained(path: str | Path) -> Pretrained:
     if path.is_dir() and (path / "config.json").exists():
         with _whole("a folder with a whole model and its tokenizer", path):
             model = _from_folder(transformers, path)
-            tokenizer = transformers.AutoTokenizer.from_pretrained(path, local_files_only=True)
+            tokenizer = transformers.AutoTokenizer.from_pretrained(path, **_LOCAL)
     elif path.is_file() and path.suffix == ".gguf":
         with _whole("a whole .gguf file", path), _reading_once(require("gguf", extra="models")):
             model = _from_gguf(transformers, path)
-            tokenizer = transformers.AutoTokenizer.from_pretrained(path.parent, gguf_file=path.name)
+            tokenizer = transformers.AutoTokenizer.from_pretrained(
+                path.parent, gguf_file=path.name, **_LOCAL
+            )
     else:
         raise _checks.error(
             "a model must be a folder with config.json, or a .gguf file",
@@ -55,16 +60,14 @@ def load_pretrained(path: str | Path) -> Pretrained:
 
 def _from_folder(transformers: Any, path: Path) -> Any:
     """The weights in the class that the folder's configuration names, if that is a decoder."""
-    config = transformers.AutoConfig.from_pretrained(path, local_files_only=True)
+    config = transformers.AutoConfig.from_pretrained(path, **_LOCAL)
     loader = transformers.AutoModel
     if type(config) in transformers.MODEL_FOR_CAUSAL_LM_MAPPING:
         decoder = transformers.MODEL_FOR_CAUSAL_LM_MAPPING[type(config)].__name__
         if decoder in (config.architectures or ()):
             loader = transformers.AutoModelForCausalLM
     with _quietly(transformers):  # no report of tensors that have no place: heads for tasks
-        model, report = loader.from_pretrained(
-            path, local_files_only=True, output_loading_info=True
-        )
+        model, report = loader.from_pretrained(path, output_loading_info=True, **_LOCAL)
     # a pooler reads the last layer, and is no part of any attention
     _check_tensors(
         [name for name in report["missing_keys"] if not name.startswith("pooler.")],
@@ -82,9 +85,9 @@ def _check_tensors(missing: Iterable[str], unknown: Iterable[Any]) -> None:
 def _from_gguf(transformers: Any, path: Path) -> Any:
     """The weights as plain tensors, in a model made from the file's configuration."""
     reader = require("transformers.modeling_gguf_pytorch_utils", extra="models")
-    config = transformers.AutoConfig.from_pretrained(path.parent, gguf_file=path.name)
+    config = transformers.AutoConfig.from_pretrained(path.parent, gguf_file=path.name, **_LOCAL)
     with _uninitialised():
-        model = transformers.AutoModelForCausalLM.from_config(config)
+        model = transformers.AutoModelForCausalLM.from_config(config, trust_remote_code=False)
     with _quietly(transformers):
         found = reader.load_gguf_checkpoint(str(path), return_tensors=True, model_to_load=model)
     missing, unexpected = model.load_state_dict(found["tensors"], strict=False, assign=True)

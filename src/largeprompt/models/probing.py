@@ -2,9 +2,9 @@
 
 Scores are <k, z> times the scaling of the layer. T(z) is the head's output on the recorded prompt,
 v the mean of its values, and queries are the recorded ones. Errors are squared and relative to the
-deviation E|T - v|^2 over queries, except residuals of affine maps and mixtures: these are relative
-to the variance E|T - E T|^2, so that the best constant has residual 1. `variance_share` is the
-ratio of both.
+deviation E|T - v|^2 over queries, except residuals of affine maps: these are relative to the
+variance E|T - E T|^2, so that the best constant has residual 1. `variance_share` is the ratio of
+both.
 """
 
 import json
@@ -15,27 +15,22 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import xarray as xr
-from scipy.special import gammaincinv
 
 from .. import _checks
-from .._float64 import in_float64
 from .._progress import progress_bar
 from .._provenance import code_version, versions
 from .._search import smallest_length
-from ..attention import Head
-from ..compression import Experts, compress, experts, linearise
+from ..compression import CompressionError, compress, linearise
 from ..compression.compressed import draft_of
-from ..compression.compression_problem import FEWEST_HELD_OUT, problem_of, split_queries
+from ..compression.compression_problem import FEWEST, problem_of, split_queries
 from ..compression.linearised import cross_validated
 from ..concentration import regime
-from ..measures import Gaussian, Mixture
 from ..prompts import prompt_uncertainty
 from ..prompts.error_table import error_table
 from .recording import RecordedHead, RecordedLayer, Recording
 
 MAPS = ("best", "mean query", "origin")
 METHODS = ("gaussian tail", "most attended", "attention matching")  # of `compress`, compared
-LEVEL = 0.95  # of the interval of the prompt's error
 _BARS = 32  # queries at which error bars of the prompt are computed
 _EXACT = 8  # queries at which the exact error along the prompt length is computed
 _SHORTEST_PREFIX = 16
@@ -43,7 +38,6 @@ _PREFIXES = 7
 _LENGTHS = np.geomspace(1, 1e6, 25)
 _LONGEST = 1e9  # prompt that the search for a length looks at
 _FOLDS = 5  # of `linearise`: a fifth of the queries is held out
-_BINS, _PLACES, _RANKS, _POINTS = 32, 48, 24, 32  # of the pictures of one head
 
 
 class Quantity(NamedTuple):
@@ -51,7 +45,6 @@ class Quantity(NamedTuple):
 
     title: str
     meaning: str
-    logarithmic: bool = False
 
 
 QUANTITIES = {
@@ -68,7 +61,6 @@ QUANTITIES = {
     "effective_tokens": Quantity(
         "effective tokens",
         "1 / sum of squared weights, median over queries: how many tokens carry an output.",
-        True,
     ),
     "tail_index": Quantity(
         "Pareto tail index",
@@ -83,41 +75,30 @@ QUANTITIES = {
         "residual, best affine map",
         "Error of the best affine map of the query on held-out queries, relative to the variance "
         "of the output: 0 if the head is linear in the query, 1 for a constant.",
-        True,
     ),
     "residual_mean_query": Quantity(
         "residual, tilted at the mean query",
         "The same for the affine map of the prompt tilted at the mean query (Lemma 2.1 after "
         "tilting). No query is fitted but their mean.",
-        True,
     ),
     "residual_origin": Quantity(
         "residual, literal moments",
         "The same for Lemma 2.1 with the literal mean and covariance of the tokens.",
-        True,
-    ),
-    "residual_mixture": Quantity(
-        "residual, Gaussian mixture",
-        "The same for a mixture of Gaussians, k-means on the keys. No query is fitted.",
-        True,
     ),
     "prompt_error": Quantity(
         "error bar of the prompt",
         "Squared error that the tokens themselves suggest for this prompt against an infinite one "
-        "of the same kind. Believe it, and its interval, where the tail index is below 0.5.",
-        True,
+        "of the same kind. Believe it where the tail index is below 0.5.",
     ),
     "prompt_length": Quantity(
         "tokens needed",
         "Length from which on prompts of tokens drawn from this prompt have at most the tolerated "
-        "error, exactly.",
-        True,
+        "error, exactly. Not for decoders, whose texts are no independent samples.",
     ),
     "compression_error": Quantity(
         "error of a small measure",
         "Error on held-out queries of a small measure in place of the prompt, at the middle size: "
         "the best of kept tokens and a Gaussian tail, most attended tokens, attention matching.",
-        True,
     ),
 }
 
@@ -128,7 +109,6 @@ def probe(
     length: int | None = None,
     tolerance: float = 0.01,
     sinks: int = 1,
-    components: int = 8,
     sizes: Sequence[int] = (16, 65, 130),
     progress: bool = True,
 ) -> xr.Dataset:
@@ -142,21 +122,19 @@ def probe(
     - `length`: number of tokens of every prompt; by default all that every query saw.
     - `tolerance`: squared error relative to the deviation of the output, for `prompt_length`.
     - `sinks`: number of first tokens that count as sinks.
-    - `components`: number of Gaussians of the mixture.
     - `sizes`: of compressed prompts, in tokens of equal bytes.
 
     **Returns:** a dataset over ("prompt", "layer", "head"), NaN where a layer has fewer heads.
     `residual` over "map" are those of `lp.linearise`, by cross-validation. `predicted_error` along
     "length" is `lp.output_error` with the recorded tokens as the law of independent tokens,
     averaged over 8 queries, and `prompt_length` the length from which on it meets the tolerance,
-    infinity above 1e9; both are NaN, with a warning, where scores are too wide for the integral.
-    `prompt_error_low` and `prompt_error_high` are the ends of a 95% interval of the squared error
-    of this prompt, whose mean is `prompt_error`, for outputs that are normal with the covariance of
-    `lp.prompt_uncertainty`. `compression_error` over "size" is that of `lp.compress` by the best of
-    three methods: `compression_method` is chosen on every other held-out query, and the rest of
-    them measure the error (NaN, with a warning, below 8 queries).
-    `compression_error_by_method` has all of them. `compression_atoms` and `compression_rank` (-1:
-    no Gaussian) are its sizes. The attributes of each variable say what it means.
+    infinity above 1e9; both are NaN for decoders, whose texts are no independent samples, and, with
+    a warning, where scores are too wide for the integral. `compression_error` over "size" is that
+    of `lp.compress` by the best of three methods: `compression_method` is chosen on every other
+    held-out query, and the rest of them measure the error and its `compression_standard_error`
+    (NaN, with a warning, below 128 queries). `compression_error_by_method` has all of them, on all
+    held-out queries (NaN below 64). `compression_atoms` and `compression_rank` (-1: no Gaussian)
+    are its sizes. The attributes of each variable say what it means.
 
     >>> import numpy as np
     >>> import largeprompt as lp
@@ -171,7 +149,6 @@ def probe(
         None if length is None else _checks.count("length", length),
         _checks.number("tolerance", tolerance, "pass for example 0.01", above=0.0),
         _checks.count("sinks", sinks),
-        _checks.count("components", components),
         tuple(_checks.count("sizes", size) for size in sizes),
     )
     shape = (
@@ -185,13 +162,13 @@ def probe(
     with progress_bar("probing", total, unit="heads", shown=progress) as advance:
         for p, layers in enumerate(recording.prompts):
             for number, layer in enumerate(layers):
-                mixtures: dict[int, Experts] = {}
+                label = f"probing prompt {p}, layer {number}"
                 for head in range(layer.heads):
                     place = f"layer {number}, head {head} of prompt {p}"
-                    found = _one_head(layer, head, settings, mixtures, few, place)
+                    found = _one_head(layer, head, settings, few, place)
                     for name, value in found.items():
                         _store(arrays, name, shape, (p, number, head), value)
-                    advance()
+                    advance(label=label)
     if few:
         given, needed = min(few)
         warnings.warn(
@@ -200,14 +177,13 @@ def probe(
             stacklevel=2,
         )
     fewest = int(np.nanmin(arrays["queries"]))
-    if fewest < FEWEST_HELD_OUT:
+    if fewest < 2 * FEWEST:
         warnings.warn(
-            f"errors of compressed prompts are NaN where {FEWEST_HELD_OUT} queries are needed, "
-            f"some of them held out, and {fewest} are recorded: record more queries",
+            f"errors of compressed prompts are NaN where {2 * FEWEST} queries are needed, a "
+            f"quarter of them held out, and {fewest} are recorded: record more queries",
             stacklevel=2,
         )
-    wide = int(np.isnan(arrays["prompt_length"]).sum() - np.isnan(arrays["tokens"]).sum())
-    if wide:
+    if wide := int(np.nansum(arrays.pop("too_wide"))):
         warnings.warn(
             f"prompt_length and predicted_error are NaN for {wide} heads, whose scores are too "
             "wide for the exact integral",
@@ -220,7 +196,6 @@ class _Settings(NamedTuple):
     length: int | None
     tolerance: float
     sinks: int
-    components: int
     sizes: tuple[int, ...]
 
 
@@ -303,7 +278,6 @@ def _one_head(
     layer: RecordedLayer,
     number: int,
     settings: _Settings,
-    mixtures: dict[int, Experts],
     few: set[tuple[int, int]],
     place: str,
 ) -> dict[str, Any]:
@@ -326,10 +300,6 @@ def _one_head(
     enough = len(queries) >= needed
     if not enough:
         few.add((len(queries), needed))
-    group = layer.group(number)
-    if group not in mixtures:
-        mixtures[group] = _mixture(head, keys, values, settings.components)
-    by_mixture = _outputs_of(mixtures[group], queries)
     return {
         "tokens": prompt.n,
         "queries": len(queries),
@@ -345,13 +315,9 @@ def _one_head(
             float(linearise(head, prompt, queries, at).residual.value) if enough else math.nan
             for at in MAPS
         ],
-        "residual_mixture": _relative(
-            float(np.mean(np.sum((by_mixture - seen.outputs) ** 2, axis=1))), variance
-        ),
-        **_prompt_errors(recorded, deviation, settings.tolerance),
+        **_prompt_errors(recorded, deviation, settings.tolerance, layer.positions is None),
         **_compressions(recorded, settings.sizes),
         **_prefixes(seen, settings.sinks, deviation, enough),
-        **_pictures(seen, enough),
     }
 
 
@@ -360,83 +326,31 @@ def _relative(square: float, scale: float) -> float:
     return 0.0 if square == 0 else square / scale if scale > 0 else math.inf
 
 
-@in_float64
-def _mixture(head: Head, keys: np.ndarray, values: np.ndarray, components: int) -> Experts:
-    """Gaussians of the clusters of keys (k-means from evenly spaced tokens), as affine experts."""
-    from scipy.cluster.vq import kmeans2  # imported only where it is used
-
-    count = min(components, len(keys))
-    start = keys[np.linspace(0, len(keys) - 1, count).astype(int)]
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # about clusters that run empty
-        _, nearest = kmeans2(keys, start, minit="matrix")
-    tokens = np.concatenate([keys, values], axis=1)
-    weights, parts = [], []
-    for cluster in range(count):
-        part = tokens[nearest == cluster]
-        if len(part):
-            gaps = part - part.mean(axis=0)
-            weights.append(len(part) / len(tokens))
-            parts.append(Gaussian(part.mean(axis=0), gaps.T @ gaps / len(part)))
-    if len(parts) == 1:
-        return experts(head, parts[0])
-    return experts(head, Mixture(np.asarray(weights), parts))
-
-
-@in_float64
-def _outputs_of(mixture: Experts, queries: np.ndarray) -> np.ndarray:
-    return np.asarray(mixture(queries))
-
-
 def _some(count: int, most: int) -> np.ndarray:
     """At most `most` evenly spaced indices."""
     return np.unique(np.linspace(0, count - 1, min(count, most)).astype(int))
 
 
-def _prompt_errors(recorded: RecordedHead, deviation: float, tolerance: float) -> dict[str, Any]:
-    """Error bars from the tokens, and the exact error along the length."""
+def _prompt_errors(
+    recorded: RecordedHead, deviation: float, tolerance: float, exchangeable: bool
+) -> dict[str, Any]:
+    """Error bars from the tokens; the exact error along the length if they are a sample."""
     head, prompt, queries = recorded
     bars = prompt_uncertainty(head, prompt, queries[_some(len(queries), _BARS)])
     readings, counts = np.unique(bars.reading, return_counts=True)
     index = np.maximum(*map(np.asarray, (bars.weight_tail_index, bars.term_tail_index)))
-    covariance = np.asarray(bars.covariance, np.float64)
-    squares = np.trace(covariance, axis1=-2, axis2=-1)
-    low, high = error_interval(covariance)
-    curve, needed = _exact_errors(recorded, tolerance * deviation)
+    squares = np.trace(np.asarray(bars.covariance, np.float64), axis1=-2, axis2=-1)
+    curve, needed = np.full(len(_LENGTHS), np.nan), math.nan
+    if exchangeable:
+        curve, needed = _exact_errors(recorded, tolerance * deviation)
     return {
         "tail_index": float(np.median(index)),
         "reading": str(readings[counts.argmax()]),
         "prompt_error": _relative(float(np.mean(squares)), deviation),
-        "prompt_error_low": _relative(float(np.mean(low)), deviation),
-        "prompt_error_high": _relative(float(np.mean(high)), deviation),
-        "half_difference": _relative(
-            float(np.mean(np.sum(np.asarray(bars.half_difference) ** 2, axis=-1))), deviation
-        ),
         "prompt_length": needed,
+        "too_wide": exchangeable and math.isnan(needed),
         "predicted_error": [_relative(float(error), deviation) for error in curve],
     }
-
-
-def error_interval(covariance: np.ndarray, level: float = LEVEL) -> np.ndarray:
-    """Interval that contains |e|^2, e ~ N(0, C), with probability `level`, of shape (2, ...).
-
-    The upper end is the quantile of the shifted gamma law with the first three moments of |e|^2
-    (Pearson 1959), the lower end that of the gamma law with the first two, which lies below the
-    true one. Both are exact if the eigenvalues of C that are not 0 are equal. `covariance` has
-    shape (..., v, v).
-    """
-    size = np.trace(covariance, axis1=-2, axis2=-1)
-    known = size > 0
-    covariance = covariance / np.where(known, size, 1.0)[..., None, None]  # powers do not underflow
-    square = covariance @ covariance
-    # sums of powers of the eigenvalues, whose sum is 1
-    second = np.where(known, np.trace(square, axis1=-2, axis2=-1), 1.0)
-    third = np.where(known, np.sum(square * covariance, axis=(-2, -1)), 1.0)
-    shape = 1 / second / 2
-    low = second * 2 * gammaincinv(shape, (1 - level) / 2)
-    shape = second**3 / third**2 / 2
-    high = 1 + (2 * gammaincinv(shape, (1 + level) / 2) - 2 * shape) * third / second
-    return np.where(known, size * np.stack([low, high]), 0.0)
 
 
 def _exact_errors(recorded: RecordedHead, target: float) -> tuple[np.ndarray, float]:
@@ -472,16 +386,14 @@ def _compressions(recorded: RecordedHead, sizes: Sequence[int]) -> dict[str, Any
             for method in METHODS
             if size > 1 or method != "attention matching"  # whose tokens have weights too
         }
-        best, errors = METHODS[0], [math.nan, math.nan]
+        best, errors = METHODS[0], [math.nan] * 3
         by_method = dict.fromkeys(METHODS, math.nan)
-        if len(held_out):
+        by_method |= {method: float(one.error.mean) for method, one in found.items() if one.error}
+        if len(queries) >= 2 * FEWEST:  # each half of those held out as many as `compress` asks for
             drafts = {method: draft_of(one) for method, one in found.items()}
-            best = min(drafts, key=lambda one: problem.errors(drafts[one], choosing).mean())
-            measured = problem.errors(drafts[best], measuring)
-            errors = [float(measured.mean()), float(np.percentile(measured, 90))]
-            by_method |= {
-                method: float(one.error.mean) for method, one in found.items() if one.error
-            }
+            best = min(drafts, key=lambda one: problem.errors(drafts[one], choosing)[0].mean())
+            measured = CompressionError.of(*problem.errors(drafts[best], measuring))
+            errors = [measured.mean, measured.standard_error, measured.percentile_90]
         tail = found[best].tail
         row = (*errors, found[best].n, -1 if tail is None else tail.rank, best)
         for name, value in zip(rows, (*row, list(by_method.values())), strict=True):
@@ -489,7 +401,10 @@ def _compressions(recorded: RecordedHead, sizes: Sequence[int]) -> dict[str, Any
     return dict(rows)
 
 
-_COMPRESSION_NAMES = ("error", "error_90", "atoms", "rank", "method", "error_by_method")
+_COMPRESSION_NAMES = (
+    *("error", "standard_error", "error_90"),
+    *("atoms", "rank", "method", "error_by_method"),
+)
 
 
 def _prefixes(seen: SeenHead, sinks: int, deviation: float, enough: bool) -> dict[str, Any]:
@@ -521,53 +436,12 @@ def _prefix_lengths(n: int) -> list[int]:
     return np.geomspace(min(_SHORTEST_PREFIX, n), n, _PREFIXES).round().astype(int).tolist()
 
 
-def _pictures(seen: SeenHead, enough: bool) -> dict[str, Any]:
-    """What a page draws of one head: scores, weights, and the best affine map."""
-    scores = (seen.queries @ seen.keys.T).ravel()
-    counts, edges = np.histogram(scores, _BINS)
-    mass = seen.weights.mean(axis=0)
-    ends = np.linspace(0, len(mass), _PLACES + 1).astype(int)
-    total = np.concatenate([[0.0], np.cumsum(mass)])
-    sorted_weights = np.sort(seen.weights, axis=1)[:, ::-1][:, :_RANKS].mean(axis=0)
-    return {
-        "score_histogram": counts / counts.sum(),
-        "score_range": edges[[0, -1]],
-        "weight_by_place": total[ends[1:]] - total[ends[:-1]],
-        "largest_weights": np.pad(sorted_weights, (0, _RANKS - len(sorted_weights))),
-        **_affine_picture(seen, enough),
-    }
-
-
-def _affine_picture(seen: SeenHead, enough: bool) -> dict[str, Any]:
-    """Singular values of the best slope, and held-out outputs along their main axis."""
-    values, pairs = np.full(_RANKS, np.nan), np.full((2, _POINTS), np.nan)
-    if enough:
-        out = np.arange(len(seen.queries)) % _FOLDS == 0
-        centre, middle = seen.queries[~out].mean(axis=0), seen.outputs[~out].mean(axis=0)
-        slope = np.linalg.lstsq(seen.queries[~out] - centre, seen.outputs[~out] - middle)[0]
-        found = np.linalg.svd(slope, compute_uv=False)[:_RANKS]
-        values[: len(found)] = found
-        rows = np.flatnonzero(out)[_some(int(out.sum()), _POINTS)]
-        actual = seen.outputs[rows] - middle
-        predicted = (seen.queries[rows] - centre) @ slope
-        axis = np.linalg.svd(seen.outputs - middle, full_matrices=False)[2][0]
-        pairs[0, : len(rows)], pairs[1, : len(rows)] = predicted @ axis, actual @ axis
-    return {"singular_values": values, "affine_predicted": pairs[0], "affine_actual": pairs[1]}
-
-
 _DIMENSIONS = {
     "residual": ("map",),
     "predicted_error": ("length",),
     **{f"compression_{name}": ("size",) for name in _COMPRESSION_NAMES},
     "compression_error_by_method": ("size", "method"),
     **{name: ("prefix",) for name in _PREFIX_NAMES},
-    "score_histogram": ("score_bin",),
-    "score_range": ("end",),
-    "weight_by_place": ("place",),
-    "largest_weights": ("rank",),
-    "singular_values": ("rank",),
-    "affine_predicted": ("point",),
-    "affine_actual": ("point",),
 }
 _OTHER_MEANINGS = {
     "tokens": "Number of tokens of the prompt.",
@@ -577,10 +451,8 @@ _OTHER_MEANINGS = {
     "reading": "What the tail index says at most queries (lp.prompt_uncertainty).",
     "variance_share": "E|T - E T|^2 / E|T - mean value|^2 over queries.",
     "residual": "Residual of three affine maps, on held-out queries.",
-    "prompt_error_low": "2.5% quantile of the squared error of this prompt, averaged over queries.",
-    "prompt_error_high": "97.5% quantile of it.",
-    "half_difference": "Squared difference of the outputs of half of the tokens and of all.",
     "predicted_error": "Exact error of prompts of tokens drawn from the recorded ones.",
+    "compression_standard_error": "Standard error of compression_error.",
     "compression_error_90": "90th percentile over held-out queries.",
     "compression_error_by_method": "Mean error on all held-out queries, for every method.",
     "compression_method": "Method of lp.compress with the lowest error on every other held-out "
@@ -625,7 +497,6 @@ def _dataset(
         "missing_layers": recording.missing_layers,
         "tolerance": settings.tolerance,
         "sinks": settings.sinks,
-        "components": settings.components,
         "length": "all" if settings.length is None else settings.length,
     }
     return xr.Dataset(variables, coordinates, attributes)

@@ -1,5 +1,6 @@
 """What the attention heads of a model saw: queries, keys and values, layer by layer."""
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -14,6 +15,8 @@ from ..attention import Head
 from ..measures import KeyValues
 
 _FORMAT = 1  # of files; a reader refuses others
+_PARTS = "queries|keys|values|output_matrix|scaling|positions|error|name"
+_MEMBER = re.compile(rf"(0|[1-9][0-9]{{0,5}})/(0|[1-9][0-9]{{0,5}})/({_PARTS})")  # of a file
 
 
 class RecordedHead(NamedTuple):
@@ -42,13 +45,31 @@ class RecordedLayer(eqx.Module):
     name: str = ""  # of the model's module
 
     def __check_init__(self) -> None:
-        heads, groups = len(self.queries), len(self.keys)
-        if heads % groups:
+        z, k, v = self.queries, self.keys, self.values
+        if not (z.ndim == k.ndim == v.ndim == 3 and z.shape[2] == k.shape[2] and 0 not in k.shape):
+            raise _wrong_shapes(z, k, v)
+        if k.shape[:2] != v.shape[:2] or not len(z):
+            raise _wrong_shapes(z, k, v)
+        if len(z) % len(k):
             raise _checks.error(
                 "the number of query heads must be a multiple of that of key-value heads",
-                f"{heads} and {groups}",
+                f"{len(z)} and {len(k)}",
                 "record queries, keys and values of the same layer",
             )
+        matrix, places = self.output_matrix, self.positions
+        if matrix is not None and (matrix.ndim != 2 or matrix.shape[1] != len(z) * v.shape[2]):
+            rule = f"output_matrix must have shape (width, {len(z) * v.shape[2]})"
+            raise _checks.error(rule, f"shape {matrix.shape}")
+        if places is not None and (
+            places.shape != z.shape[1:2]
+            or places.dtype.kind not in "iu"
+            or np.any((places < 0) | (places >= k.shape[1]))
+        ):
+            rule = f"positions must be indices of the {k.shape[1]} keys, one for each query"
+            raise _checks.error(rule, f"dtype {places.dtype} and shape {places.shape}")
+        numbers = z, k, v, matrix, self.scaling, self.error
+        if not all(np.isfinite(part).all() for part in numbers if part is not None):
+            raise _checks.error("a recorded layer must be finite", "NaN or infinity")
 
     @property
     def heads(self) -> int:
@@ -87,6 +108,14 @@ class RecordedLayer(eqx.Module):
 
     def _default_length(self) -> int:
         return self.n if self.positions is None else int(self.positions.min()) + 1
+
+
+def _wrong_shapes(*shapes: np.ndarray) -> ValueError:
+    return _checks.error(
+        "queries, keys and values must have shapes (heads, q, k), (groups, n, k), (groups, n, v)",
+        ", ".join(str(array.shape) for array in shapes),
+        "record queries, keys and values of the same layer",
+    )
 
 
 def squared_differences(
@@ -173,7 +202,7 @@ class Recording(eqx.Module):
             for number, layer in enumerate(layers):
                 for name in ("queries", "keys", "values", "output_matrix"):
                     if (value := getattr(layer, name)) is not None:
-                        arrays[f"{p}/{number}/{name}"] = value.astype(dtype)
+                        arrays[f"{p}/{number}/{name}"] = _stored(value, dtype)
                 for name in ("scaling", "positions", "error", "name"):
                     if (value := getattr(layer, name)) is not None:
                         arrays[f"{p}/{number}/{name}"] = np.asarray(value)
@@ -205,14 +234,19 @@ class Recording(eqx.Module):
     @classmethod
     def _of(cls, arrays: dict[str, np.ndarray]) -> "Recording":
         """From the arrays of a file."""
-        numbers = sorted({tuple(map(int, name.split("/")[:2])) for name in arrays if "/" in name})
-        prompts: list[list[RecordedLayer]] = [[] for _ in range(numbers[-1][0] + 1)]
-        for p, number in numbers:
-            stored = {
-                name.split("/")[2]: value
-                for name, value in arrays.items()
-                if name.startswith(f"{p}/{number}/")
-            }
+        layers: dict[tuple[int, int], dict[str, np.ndarray]] = {}
+        for name, value in arrays.items():
+            if (member := _MEMBER.fullmatch(name)) is not None:
+                layers.setdefault((int(member[1]), int(member[2])), {})[member[3]] = value
+            elif name not in ("format", "model", "texts", "depth"):
+                raise ValueError(f"it has a member {name[:60]!r}")
+        prompts: list[list[RecordedLayer]] = []
+        for p, number in sorted(layers):
+            if p == len(prompts):
+                prompts.append([])
+            if p != len(prompts) - 1 or number != len(prompts[p]):
+                raise ValueError(f"layer {number} of prompt {p} does not follow on another one")
+            stored = layers[p, number]
             prompts[p].append(
                 RecordedLayer(
                     **{
@@ -226,12 +260,25 @@ class Recording(eqx.Module):
                     name=str(stored.get("name", "")),
                 )
             )
+        texts = tuple(map(str, arrays["texts"]))
+        if not prompts or len(texts) != len(prompts):
+            raise ValueError(f"it has {len(prompts)} prompts and {len(texts)} texts")
         return cls(
             str(arrays["model"]),
             tuple(map(tuple, prompts)),
-            tuple(map(str, arrays["texts"])),
+            texts,
             int(arrays["depth"]) if "depth" in arrays else None,
         )
+
+
+def _stored(value: np.ndarray, dtype: type) -> np.ndarray:
+    """The array in the dtype of a file."""
+    with np.errstate(over="ignore"):
+        found = value.astype(dtype)
+    if not np.isfinite(found).all():
+        largest = f"{np.abs(value).max():.2g}"
+        raise _checks.error(f"a recording must fit in {np.dtype(dtype)}", largest, "use float32")
+    return found
 
 
 def _not_a_recording(path: str | Path, reason: str) -> ValueError:

@@ -8,7 +8,6 @@ the measure of its labelled rows and of one query: attention here is `lp.attend`
 import abc
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import equinox as eqx
 import jax
@@ -17,8 +16,8 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from .. import _checks
+from .._extras import require
 from .._typing import ArrayInput
-from .checkpoints import read_checkpoint
 from .fetch import weights_path
 from .recording import RecordedLayer, Recording, relative_error, squared_differences
 
@@ -244,13 +243,8 @@ class TabPFN(eqx.Module):
 
     @classmethod
     def load(cls, path: str | Path | None = None) -> "TabPFN":
-        """Read a checkpoint; by default the one that `largeprompt models fetch tabpfn` stored.
-
-        Needs no PyTorch, and runs nothing that the file contains.
-        """
-        path = weights_path("tabpfn") if path is None else Path(path)
-        state, heads = _state(path, read_checkpoint(path))
-        return _from_state(state, heads)
+        """Read a `.safetensors` file; by default what `largeprompt models fetch tabpfn` stored."""
+        return _from_state(*_state(weights_path("tabpfn") if path is None else Path(path)))
 
     @property
     def features(self) -> int:
@@ -364,19 +358,25 @@ def checked_labels(value: ArrayInput, n: int, most: int) -> np.ndarray:
 _PREFIX = "module."
 
 
-def _state(path: Path, found: Any) -> tuple[dict[str, np.ndarray], int]:
-    """Tensors by name and the number of heads, from (state_dict, optimiser, settings)."""
+def _state(path: Path) -> tuple[dict[str, np.ndarray], int]:
+    """Tensors by name and the number of heads."""
+    library = require("safetensors", extra="models")
     try:
-        state, _, settings = found
-        heads = int(settings["nhead"])
-        tensors = {name.removeprefix(_PREFIX): np.asarray(value) for name, value in state.items()}
-    except (TypeError, ValueError, KeyError, AttributeError) as error:
+        with library.safe_open(path, "np") as file:
+            tensors = {
+                name.removeprefix(_PREFIX): np.asarray(file.get_tensor(name), np.float32)
+                for name in file.keys()  # noqa: SIM118  # not a dictionary
+            }
+            return tensors, int(file.metadata()["nhead"])
+    except FileNotFoundError:
+        raise
+    except Exception as cause:  # damaged files, other metadata, types that NumPy does not have
+        reason = " ".join(f"{type(cause).__name__}: {cause}".split())
         raise _checks.error(
-            "a TabPFN checkpoint must be (state_dict, optimiser, settings with 'nhead')",
-            f"{str(path)!r} ({type(error).__name__}: {error})",
+            "a TabPFN checkpoint must be a .safetensors file with 'nhead' in its metadata",
+            f"{str(path)!r} ({reason})",
             "run `largeprompt models fetch tabpfn`",
-        ) from error
-    return tensors, heads
+        ) from cause
 
 
 def _from_state(state: Mapping[str, np.ndarray], heads: int) -> TabPFN:

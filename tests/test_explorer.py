@@ -6,6 +6,7 @@ import io
 import json
 import math
 import re
+import runpy
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,13 +17,14 @@ import pytest
 from benchmarks import explorer
 from numpy.polynomial import chebyshev
 from playwright.sync_api import Page
-from typer.testing import CliRunner
 
 import largeprompt as lp
-from largeprompt.cli.commands import app
-from largeprompt.reproduce.explorer import page, tables, write_page
 
-from .. import browser
+from . import browser
+from .site_builder import ROOT, builder, module_at
+
+explorer_page = builder("explorer")
+tables = module_at(ROOT / "docs" / "explorer" / "tables.py")
 
 # sigma, L, d, noise, query, target: what the sliders reach, ends included
 STATES = [
@@ -45,7 +47,7 @@ def _state(values: tuple) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def stored() -> dict[str, Any]:
-    found = json.loads(tables.FILE.read_text())
+    found = json.loads(tables.FILE.read_text(encoding="utf-8"))
     return {name: _decoded(value) for name, value in found.items()}
 
 
@@ -108,7 +110,7 @@ def test_tables_of_ridge_are_those_of_the_library(stored):
 
 
 def test_page_is_one_small_file_that_loads_nothing():
-    text = page()
+    text = explorer_page.page()
     assert len(text.encode()) < 2_000_000
     assert not re.search(r"^\s*(import|export) ", text, flags=re.MULTILINE)
     assert not re.search(r"""(src|href)=["'](?!data:)|url\((?!#)|@import|fetch\(""", text)
@@ -117,29 +119,21 @@ def test_page_is_one_small_file_that_loads_nothing():
         assert f"/* {place} */" not in text
 
 
-def test_explore_writes_the_page_and_opens_it(tmp_path, monkeypatch):
+def test_explorer_is_written_and_opened(tmp_path, monkeypatch, capsys):
     opened: list[str] = []
     monkeypatch.setattr("webbrowser.open", lambda address: opened.append(address) or True)
-    target = tmp_path / "mine.html"
-    done = CliRunner().invoke(app, ["explore", "--output", str(target)])
-    assert done.exit_code == 0
-    assert target.read_text(encoding="utf-8") == page()
+    target = tmp_path / "new" / "mine.html"
+    monkeypatch.setattr("sys.argv", ["explorer.py", str(target)])
+    runpy.run_path(str(ROOT / "docs" / "builder" / "explorer.py"), run_name="__main__")
+    assert target.read_text(encoding="utf-8") == explorer_page.page()
     assert opened == [target.as_uri()]
-    done = CliRunner().invoke(app, ["explore", "--output", str(target), "--no-browser", "--json"])
-    assert json.loads(done.stdout)["facts"] == {"page": str(target), "bytes": target.stat().st_size}
-    done = CliRunner().invoke(app, ["explore", "--no-browser"])
-    path = Path(done.stdout.removeprefix("explorer: ").strip())
-    assert path.name == "explorer.html"
-    assert path.read_text(encoding="utf-8") == page()
-    assert len(opened) == 1
-    done = CliRunner().invoke(app, ["explore", "--output", str(tmp_path / "mine.txt")])
-    assert done.exit_code == 2
-    assert "a page file must end in" in done.output
+    assert capsys.readouterr().out == f"explorer: {target}\n"
 
 
 @pytest.fixture(scope="module")
 def laptop(tmp_path_factory) -> Iterator[tuple[Page, list[str]]]:
-    path = write_page(tmp_path_factory.mktemp("explorer") / "explorer.html")
+    path = tmp_path_factory.mktemp("explorer") / "explorer.html"
+    path.write_text(explorer_page.page(), encoding="utf-8")
     with browser.opened(path, 1280, 860) as found:
         yield found
 

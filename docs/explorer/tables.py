@@ -1,4 +1,4 @@
-"""Numbers that the page of the explorer interpolates: `python -m` this module writes them again.
+"""Numbers that the page of the explorer interpolates: running this file writes them again.
 
 The page evaluates the participation integral itself for one score deviation. Three things come
 from tables, each made by the library:
@@ -26,10 +26,9 @@ import numpy as np
 from numpy.polynomial import chebyshev
 from scipy.special import roots_genlaguerre
 
-from ..._files import atomic_write
-from ...icl.wishart import wishart_spectrum
-from ...participation import moment_functions
-from ...participation.pair_table import pair_functions
+from largeprompt.icl.wishart import wishart_spectrum
+from largeprompt.participation import moment_functions
+from largeprompt.participation.pair_table import pair_functions
 
 FILE = Path(__file__).with_name("tables.json")
 
@@ -169,5 +168,4 @@ def _encoded(value: Any) -> Any:
 
 
 if __name__ == "__main__":
-    with atomic_write(FILE) as name:
-        Path(name).write_text(encoded(build()) + "\n", encoding="utf-8")
+    FILE.write_text(encoded(build()) + "\n", encoding="utf-8")

@@ -1,1 +1,0 @@
-"""Tests of the paper's claims: studies, the folder of their results, and the report."""
