@@ -12,6 +12,7 @@ import pytest
 
 import largeprompt as lp
 
+pytestmark = pytest.mark.slow
 _EVENT = "/jax/core/compile/backend_compile_duration"
 
 

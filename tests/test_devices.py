@@ -14,6 +14,7 @@ import pytest
 
 import largeprompt as lp
 
+pytestmark = pytest.mark.slow
 HERE = Path(__file__).parent
 
 

@@ -104,7 +104,7 @@ def test_python_in_documents_is_run_or_says_why_not():
     for path in documents():
         text = path.read_text()
         for language, body in _FENCED.findall(text):
-            assert language in {"python", "py", "text", "sh", "mermaid"}, (path.name, language)
+            assert language in {"python", "py", "text", "sh"}, (path.name, language)
             assert language != "sh" or not _is_python(body), (path.name, body)
             if language == "py":
                 others.add((path.name, body.partition("\n")[0]))
@@ -141,6 +141,7 @@ def read(tmp_path_factory) -> dict[str, tuple[str, str]]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", WITH_CODE, ids=lambda path: path.name)
 def test_code_in_documents_runs_and_prints_what_it_shows(path, read):
     """Words are compared exactly, numbers to one unit of the last digit shown."""
@@ -149,6 +150,7 @@ def test_code_in_documents_runs_and_prints_what_it_shows(path, read):
     assert same_text(printed, _blocks(path)[1]), printed
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.name)
 def test_examples_run(path, read):
     """Each script answers in a few lines and draws a figure."""

@@ -12,6 +12,7 @@ import pytest
 
 from largeprompt import _native
 
+pytestmark = pytest.mark.slow
 ROOT = Path(__file__).parents[1]
 _NOT_PUBLISHED = shutil.ignore_patterns(
     ".*", "build", "dist", "out", "site", "*.egg-info", "__pycache__", "*.so"

@@ -17,6 +17,7 @@ from scipy import stats
 import largeprompt as lp
 from largeprompt.icl import Attention
 
+pytestmark = pytest.mark.slow
 KEY = jax.random.key(0)
 TASK = lp.LinearRegression([[1.0]], noise_variance=0.1)
 START = lp.HeadParams([[0.5, 0.1], [0.0, 0.2]], [0.1, 0.6])
@@ -29,7 +30,6 @@ def _stacked(params, runs):
     return jax.tree.map(lambda leaf: jnp.stack([leaf] * runs), params)
 
 
-@pytest.mark.slow
 def test_descend_resumes_a_killed_run_bit_for_bit(tmp_path):
     """SIGKILL in the middle of saving; a second process ends where an undisturbed run does."""
 

@@ -11,6 +11,7 @@ import pytest
 import largeprompt as lp
 from tests.oracles import flow as oracle
 
+pytestmark = pytest.mark.slow
 COV = np.array([[1.0, 0.5], [0.5, 1.5]])
 TASK = lp.LinearRegression(COV)
 KEY = jax.random.key(5)

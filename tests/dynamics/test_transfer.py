@@ -8,6 +8,7 @@ import pytest
 
 import largeprompt as lp
 
+pytestmark = pytest.mark.slow
 TASK = lp.LinearRegression(np.eye(1))
 START = lp.BlockParams([[0.5]], 0.5)
 TIMES = np.linspace(0.1, 3, 30)

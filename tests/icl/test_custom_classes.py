@@ -16,6 +16,7 @@ from largeprompt.icl import ExactRisk
 
 from ..documented import classes_in
 
+pytestmark = pytest.mark.slow
 KEY = jax.random.key(1)
 TASKS = {
     **classes_in("learning.md", lp.AbstractTask),
@@ -160,7 +161,6 @@ def test_custom_params_through_jit_vmap_and_grad():
     assert float(slope.y) == pytest.approx(float(full.v[0]), rel=1e-10)
 
 
-@pytest.mark.slow
 def test_custom_params_have_the_risk_of_their_matrices():
     params = Powers(0.3, 0.2)
     for method in (None, lp.QuasiMonteCarlo(KEY), lp.MonteCarlo(KEY, relative_error=0.1)):

@@ -22,6 +22,7 @@ from largeprompt.icl.prompt_losses import BatchOfPrompts
 from ..oracles.pair import two_token_participation
 from ..oracles.regression import simulate_gradients
 
+pytestmark = pytest.mark.slow
 COV = np.array([[1.0, 0.4], [0.4, 0.7]])
 TASK_COV = np.array([[0.8, -0.1], [-0.1, 0.5]])
 QUERY_COV = np.array([[0.6, -0.2], [-0.2, 1.1]])
@@ -118,7 +119,6 @@ def test_batch_of_prompts_agrees_with_linear_regression():
     assert np.max(_scores(_pairs(generic), _pairs(special))) < BOUND
 
 
-@pytest.mark.slow
 def test_batch_loss_at_infinity():
     """Both attentions predict v'G_w u by every method; sampled targets keep their noise."""
     regression = Regression(TASK, jnp.float64)

@@ -19,6 +19,7 @@ from largeprompt.models.compressed_rows import Rows, attend_to_rows
 from ..test_docs import same_text
 from .tiny_transformers import tiny_transformer
 
+pytestmark = pytest.mark.slow
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 

@@ -10,6 +10,7 @@ from largeprompt.models import Recording
 
 from .tiny_transformers import GROUPED, INNER, SIZES, tiny_transformer
 
+pytestmark = pytest.mark.slow
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 

@@ -7,6 +7,7 @@ import pytest
 
 import largeprompt as lp
 
+pytestmark = pytest.mark.slow
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 

@@ -11,6 +11,7 @@ import largeprompt as lp
 
 from ..terminal import on_a_terminal
 
+pytestmark = pytest.mark.slow
 KEY = jax.random.key(3)
 HEAD = lp.Head(U=np.array([[0.9, 0.2], [-0.3, 0.5]]), V=np.array([[1.0, 0.4]]))
 Z = np.array([0.8, -0.6])

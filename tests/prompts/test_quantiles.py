@@ -8,6 +8,7 @@ from scipy.stats import binom, norm
 
 import largeprompt as lp
 
+pytestmark = pytest.mark.slow
 KEY = jax.random.key(9)
 LEVELS = (0.1, 0.5, 0.95)
 MEAN = lp.Head(U=[[0.0]], V=[[2.0]])  # all scores are equal: T_L is twice the mean of the tokens

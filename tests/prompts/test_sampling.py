@@ -10,6 +10,7 @@ import largeprompt as lp
 from largeprompt.prompts import sampling
 from largeprompt.prompts import weighted_sums as _weighted_sums
 
+pytestmark = pytest.mark.slow
 KEY = jax.random.key(17)
 
 
