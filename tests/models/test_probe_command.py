@@ -225,4 +225,4 @@ def test_probe_command_on_a_table_names_a_wrong_model(folder, tmp_path):
     result = _run(folder / "config.json", "--table", table)
     assert result.exit_code == 2
     assert result.output.count("\n") == 1
-    assert "a checkpoint must be a torch.save file" in result.output
+    assert "a TabPFN checkpoint must be a .safetensors file" in result.output

@@ -204,7 +204,8 @@ def test_gaussian_tokens_differ_from_tokens_with_an_outlier(rng):
     assert found["token_residual"] > 3 * found["gaussian_residual"]
 
 
-def test_small_measures_have_the_errors_of_compress(recorded):
+def test_small_measures_have_the_errors_of_compress(rng):
+    recorded = _layer(rng, queries=64).head(1)
     sizes = [[16, 9, 2], [30, 25, 1]]
     found = head_numbers.small_measures(recorded, sizes)
     head, prompt, queries = recorded
@@ -318,7 +319,7 @@ def test_reproduce_names_the_command_that_fetches_weights(monkeypatch, tmp_path)
     assert done.exit_code == 2
     assert done.stderr.count("\n") == 1
     assert "largeprompt models fetch tabpfn smollm2 minilm" in done.stderr
-    assert "missing or altered files of tabpfn (prior_diff" in done.stderr
+    assert "missing or altered files of tabpfn (tabpfn.safetensors" in done.stderr
     assert not out.exists()
     for name in STUDY.weights:  # files of the right names are not enough
         for file in WEIGHTS[name].files:
@@ -326,7 +327,7 @@ def test_reproduce_names_the_command_that_fetches_weights(monkeypatch, tmp_path)
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(b"altered")
     done = CliRunner().invoke(app, ["reproduce", "--study", STUDY.name, "--out", str(out)])
-    assert "missing or altered files of tabpfn (prior_diff" in done.stderr
+    assert "missing or altered files of tabpfn (tabpfn.safetensors" in done.stderr
     monkeypatch.setenv("LARGEPROMPT_MODELS", str(tmp_path / "elsewhere"))
     with pytest.raises(FileNotFoundError, match="largeprompt models fetch tabpfn"):
         STUDY.measure(CONFIG, KEY)
