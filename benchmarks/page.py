@@ -28,10 +28,10 @@ PARTS = """
 ### Many queries beside attention in parts
 
 One call of PyTorch's or cuDNN's attention for 1,000 queries and one head leaves most of the GPU
-idle. Split into parts, whose outputs are merged by their log-sum-exp, the prompt fills it. This table
-was not measured in the run above, but apart on one NVIDIA H200 with jax 0.11.2 and torch 2.11:
-L = 2^20, 1,024 queries, d = 64, errors relative to float64. `python benchmarks/gpu.py` now has both
-peers in its rows of many queries, each with its error.
+idle. Split into parts, whose outputs are merged by their log-sum-exp, the prompt fills it. This
+table was not measured in the run above, but apart on one NVIDIA H200 with jax 0.11.2 and torch
+2.11: L = 2^20, 1,024 queries, d = 64, errors relative to float64. `python benchmarks/gpu.py` now
+has both peers in its rows of many queries, each with its error.
 
 | who | TFLOP/s | error |
 |---|---|---|
@@ -49,7 +49,8 @@ Our kernel is the slower one here in both types; in bfloat16 its errors are a hu
 def page() -> str:
     """The whole page."""
     cpu, gpu = (
-        json.loads((RESULTS / f"{name}.json").read_text(encoding="utf-8")) for name in ("cpu", "gpu")
+        json.loads((RESULTS / f"{name}.json").read_text(encoding="utf-8"))
+        for name in ("cpu", "gpu")
     )
     return f"{HEAD}\n{as_text(cpu)}\n## One GPU\n\n{gpu_text(gpu)}{PARTS}"
 
