@@ -80,7 +80,9 @@ def test_probe_command_on_an_empty_text(folder, tmp_path):
     (tmp_path / "empty.txt").write_text(" \n")
     result = _run(folder, "--text", tmp_path / "empty.txt", "--out", tmp_path / "out")
     assert result.exit_code == 2
-    assert result.output.startswith("error: every text must have at least one word")
+    assert (
+        result.output == "error: every text must have at least one word; received an empty text.\n"
+    )
     assert result.output.count("\n") == 1
     assert not (tmp_path / "out").exists()
 

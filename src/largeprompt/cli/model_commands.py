@@ -103,13 +103,14 @@ def _on_texts(model: str, files: list[Path], length: int, queries: int | None) -
     texts = [_text(file) for file in files]
     loaded = load_pretrained(_located(model))
     most = getattr(loaded.model.config, "max_position_embeddings", None) or length
-    return record(
-        loaded.model,
-        texts,
-        tokenizer=loaded.tokenizer,
-        length=min(length, most),
-        queries=queries,
-    )
+    with in_options():
+        return record(
+            loaded.model,
+            texts,
+            tokenizer=loaded.tokenizer,
+            length=min(length, most),
+            queries=queries,
+        )
 
 
 def _text(file: Path) -> str:
@@ -132,7 +133,9 @@ def _on_table(model: str, table: Path) -> "Recording":
     order = np.random.default_rng(_SEED).permutation(len(X))  # tables may be sorted by class
     new, known = np.split(order, [len(X) // _SHARE])
     labels = np.unique(y[known], return_inverse=True)[1]
-    return TabPFN.load(_located(model)).record(X[known], labels, X[new])
+    learner = TabPFN.load(_located(model))
+    with in_options("--table: "):
+        return learner.record(X[known], labels, X[new])
 
 
 def _located(model: str) -> Path:
