@@ -19,6 +19,10 @@ from typing import NamedTuple
 import xarray as xr
 
 CELLS = "cells"
+_ATTRIBUTES = {  # of every result
+    *("study", "file", "code", "scale", "seed", "key", "configuration", "seconds", "date"),
+    *("largeprompt", "python", "jax", "numpy", "backend", "verdict", "evidence"),
+}
 _OURS = {"data", "figures", "index.html", CELLS}
 
 
@@ -100,6 +104,8 @@ def read(folder: Path, name: str) -> xr.Dataset | None:
     try:
         record = xr.load_dataset(folder / data_name(name), engine="scipy", decode_timedelta=False)
     except Exception:  # many classes, depending on what is damaged
+        return None
+    if not set(record.attrs) >= _ATTRIBUTES:
         return None
     for variable in record.variables:  # netCDF has big-endian numbers and no text
         dtype = record[variable].dtype

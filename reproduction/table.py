@@ -45,11 +45,6 @@ def _limit(study: Study, findings: Findings) -> str:
     return " ".join(filter(None, [boundary, f"({study.restriction})" if study.restriction else ""]))
 
 
-def good(found: Mapping[str, tuple[Study, Findings]], lost: Mapping[str, str]) -> bool:
-    """Whether every statement holds; False without any."""
-    return bool(found) and not lost and all(pair[1].as_expected for pair in found.values())
-
-
 def show(
     found: Mapping[str, tuple[Study, Findings]],
     lost: Mapping[str, str],

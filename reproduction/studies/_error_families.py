@@ -405,7 +405,7 @@ def panel(data: xr.Dataset, title: str) -> Panel:
         bound = here["bound"].values / scale
         series.append(Series(f"bound, {name}", L, bound, i, "dashed", in_legend=False))
     title = f"{title}; dashed: bound, $c_1$ fitted here"
-    return Panel(series, LENGTH, "mean squared error, relative to the limit", title=title)
+    return Panel(series, LENGTH, "relative mean squared error", title=title)
 
 
 # settings that suffice to notice broken code; code that is not broken passes all checks with them

@@ -108,7 +108,7 @@ def panels(data: xr.Dataset) -> list[Panel]:
         for i, (name, text) in enumerate(names.items())
         for gap in [np.abs(data[f"{name}_integral"].values / data[f"{name}_error"].values - 1)]
     ]
-    y = "mean squared error, relative to $|T|^2$"
+    y = "mean squared error / $|T|^2$"
     relative = "relative difference"
     return [
         Panel(errors, LENGTH, y, title="closed form"),

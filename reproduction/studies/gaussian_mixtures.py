@@ -17,7 +17,7 @@ from scipy.special import gammaln
 
 import largeprompt as lp
 from reproduction.mutants import plus, power_of, times
-from reproduction.panels import LENGTH, Panel, Series
+from reproduction.panels import BLACK, LENGTH, Panel, Series
 from reproduction.study import Check, Config, Patch, Study, at_least, at_most, between, power
 
 MEANS = np.array([[3.0, 0.0], [0.0, 3.0]])  # of the figures of the paper
@@ -411,6 +411,7 @@ def panels(data: xr.Dataset) -> list[Panel]:
     """Denoisers, the iterated denoiser, and labels in context."""
     L, some = data["length"].values, data["sampled_length"].values
     drawn = data.sel(model="two heads")
+    bayes, of_labels = (np.full(L.shape, float(data[n])) for n in ("bayes_risk", "label_bayes"))
     denoisers = [
         Series(r"one head, $\gamma=\xi$", L, data["one_head"].values, 0),
         Series(r"linear attention, $\gamma=\xi$", L, data["linear"].values, 1),
@@ -422,6 +423,7 @@ def panels(data: xr.Dataset) -> list[Panel]:
             "points",
             drawn["sampled_error"].values,
         ),
+        Series(r"Bayes risk, $\gamma=\xi$", L, bayes, BLACK, "dashed"),
     ]
     strength = data["strength"].values
     orders = [
@@ -433,6 +435,7 @@ def panels(data: xr.Dataset) -> list[Panel]:
     labels = [
         Series("softmax", L, data["label_excess"].values, 0),
         Series("linear attention, $L=\\infty$", L, linear, 1, "dotted"),
+        Series("Bayes risk", L, of_labels, BLACK, "dashed"),
     ]
     return [
         Panel(denoisers, LENGTH, "excess risk", title="denoisers"),
@@ -482,9 +485,10 @@ STUDY = Study(
     measure=measure,
     examine=examine,
     panels=panels,
-    caption="First: excess risk of denoisers; linear attention stays away from the Bayes risk. "
-    "Second: the iterated denoiser has a transition at λ = 1, smeared at finite length. Third: "
-    "the excess risk of softmax on labels falls below that of linear attention.",
+    caption="First: excess risk of denoisers beside the risk it exceeds; linear attention stays "
+    "away from the Bayes risk. Second: the iterated denoiser has a transition at λ = 1, smeared "
+    "at finite length. Third: the excess risk of softmax on labels falls below that of linear "
+    "attention.",
     notices={
         "expert_gap": plus(1e-6),
         "expert_error": times(1.01, 3) + power_of("length", 0.1, -0.1),

@@ -92,7 +92,7 @@ def panels(data: xr.Dataset) -> list[Panel]:
             Series("to linear attention", L, here["linear"].values / scale, 1, "dashed"),
             Series("between the limits", L, here["between_limits"].values / scale, BLACK, "dotted"),
         ]
-        y = "squared distance, relative to $|T|^2$"
+        y = "squared distance / $|T|^2$"
         found.append(Panel(series, LENGTH, y, title=f"{law} tokens"))
     return found
 

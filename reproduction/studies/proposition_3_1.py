@@ -45,7 +45,7 @@ def panels(data: xr.Dataset) -> list[Panel]:
         sharp = np.full(L.shape, lp.sharp_exponent(float(sigma) ** 2))
         slopes.append(Series(f"limit, $\\sigma={sigma:g}$", L, sharp, i, "dotted", in_legend=False))
     return [
-        _error_families.panel(data, "error of the output"),
+        _error_families.panel(data, "output"),
         Panel(
             slopes,
             LENGTH,

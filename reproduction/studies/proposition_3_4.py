@@ -41,7 +41,7 @@ def panels(data: xr.Dataset) -> list[Panel]:
     return [
         _error_families.panel(
             data.rename({f"{parameter}_{name}": name for name in names}),
-            f"error of the gradient in ${parameter}$",
+            f"gradient in ${parameter}$",
         )
         for parameter in _QUANTITIES
     ]

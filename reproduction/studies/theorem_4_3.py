@@ -93,7 +93,7 @@ def _flat(objective: Any, start: lp.BlockParams) -> _Flat:
     known, d = objective.by_numpy(start), len(start.A)
 
     def at(theta: np.ndarray) -> tuple[float, np.ndarray]:
-        value, (by_A, by_b) = known(theta[:-1].reshape(d, d), theta[-1])
+        value, (by_A, by_b) = known(theta[:-1].reshape(d, d), np.asarray(theta[-1]))
         return float(value), np.append(by_A, by_b)
 
     return at

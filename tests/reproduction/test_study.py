@@ -82,6 +82,12 @@ def _study(bound: float, **options) -> Study:
     )
 
 
+def test_config_is_of_one_of_two_scales():
+    assert _study(1.0).config("full") == {"n": 4}
+    with pytest.raises(ValueError, match="scale must be 'quick' or 'full'; received 'huge'"):
+        _study(1.0).config("huge")
+
+
 def test_unnoticed_lists_the_mutants_that_break_no_check():
     mutants = {"error": times(3, each="law") + plus(-0.5), "unused": times(3)}
     sharp, loose = (_study(bound, notices=mutants) for bound in (0.25, 100.0))
