@@ -162,7 +162,6 @@ CONCRETE = [
     "Tilted",
     "LinearRegression",
     "ProductRegression",
-    "MixtureClassification",
     "HeadParams",
     "BlockParams",
     "FactoredParams",

@@ -375,3 +375,11 @@ def test_risk_with_another_query_covariance():
     limit = (np.trace(gap @ query_cov @ gap.T @ TASK_COV) + 0.2) / 2
     assert float(task.risk(PARAMS, np.inf).value) == pytest.approx(limit, rel=1e-12)
     assert float(task.minimiser(50.0, "linear").gradient_norm) < 1e-9
+
+
+@pytest.mark.parametrize("name", ["noise_variance", "task_cov", "query_cov"])
+def test_linear_regression_of_numbers_that_overflow_in_32_bit_mode(name, mode_32):
+    """1e39 is finite as a float, and infinite in float32."""
+    value = 1e39 if name == "noise_variance" else np.array([[1e39]])
+    with pytest.raises(ValueError, match=f"{name} must be finite"):
+        lp.LinearRegression(np.eye(1, dtype=np.float32), **{name: value})
