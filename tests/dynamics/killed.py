@@ -1,10 +1,12 @@
-"""A descent for another process to kill.
+"""A descent that kills its process, or ends.
 
-`python -m tests.dynamics.killed FOLDER...` prints a digest of its result for each folder.
-
-With FOLDER `-` nothing is saved.
+`python -m tests.dynamics.killed FOLDER...` prints a digest of its result for each folder. With
+FOLDER `-` nothing is saved. `--kill FOLDER` is killed instead of saving a second time, so the steps
+since the first time are lost.
 """
 
+import os
+import signal
 import sys
 
 import jax
@@ -39,6 +41,23 @@ def main(folder: str | None) -> None:
     print(digest([(run.steps, run.params, run.risk, run.status) for run in runs]))
 
 
+def _kill_at_the_second_save() -> None:
+    from largeprompt.dynamics.checkpoint import Checkpoint
+
+    save, saved = Checkpoint.save, []
+
+    def save_once(*args) -> None:
+        if saved:
+            os.kill(os.getpid(), signal.SIGKILL)
+        save(*args)
+        saved.append(args)
+
+    Checkpoint.save = save_once
+
+
 if __name__ == "__main__":
-    for name in sys.argv[1:]:
+    names = sys.argv[1:]
+    if names[0] == "--kill":
+        _kill_at_the_second_save()
+    for name in names[names[0] == "--kill" :]:
         main(None if name == "-" else name)

@@ -5,7 +5,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,9 @@ import pytest
 from scipy import stats
 
 import largeprompt as lp
+from largeprompt.dynamics import Descent
 from largeprompt.dynamics._optimisers import fingerprint
+from largeprompt.dynamics.group import advance
 from largeprompt.icl import Attention
 
 KEY = jax.random.key(0)
@@ -33,23 +34,20 @@ def _stacked(params, runs):
     return jax.tree.map(lambda leaf: jnp.stack([leaf] * runs), params)
 
 
-def _killed(*folders):
-    return [sys.executable, "-m", "tests.dynamics.killed", *map(str, folders)]
+def _killed(*arguments):
+    command = [sys.executable, "-m", "tests.dynamics.killed", *map(str, arguments)]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
 
 
 def test_descend_resumes_a_killed_run_bit_for_bit(tmp_path):
-    """SIGKILL during the steps; a second process ends where a run that was never killed ends."""
-    process = subprocess.Popen(_killed(tmp_path), cwd=ROOT, stdout=subprocess.PIPE, text=True)
-    deadline = time.monotonic() + 120
-    while not list(tmp_path.glob("runs-0.eqx")) and time.monotonic() < deadline:
-        time.sleep(0.01)
-    process.send_signal(signal.SIGKILL)
-    printed, _ = process.communicate()
-    assert not printed  # killed before its end
+    """SIGKILL between two saves; a second process ends where a run that was never killed ends."""
+    killed = _killed("--kill", tmp_path)
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    assert not killed.stdout  # killed before its end
     with open(tmp_path / "runs-0.eqx", "rb") as saved:
         assert 0 < json.loads(saved.readline())["step"] < 10_000
-    command = _killed(tmp_path, "-")
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    done = _killed(tmp_path, "-")
+    assert done.returncode == 0, done.stderr
     resumed, undisturbed = done.stdout.split()
     assert resumed == undisturbed
     assert len(resumed) == 16
@@ -288,3 +286,29 @@ def test_descend_reports_divergence():
     assert run.status.startswith("diverged: parameters are not finite at step")
     assert "smaller rate" in run.status
     assert not run.finished
+
+
+def test_advance_takes_the_steps_of_gradient_descent():
+    """The loss (b - 3)^2 of every key: after n steps at rate r, b = 3 + (1 - 2r)^n (b_0 - 3)."""
+    starts = [lp.BlockParams(np.zeros((1, 1)), b) for b in (1.0, 5.0)]
+    params = jax.tree.map(lambda *leaves: jnp.stack(leaves), *starts)
+    state = params, jax.vmap(optax.sgd(0.25).init)(params)
+    losses = _Parabola(np.full(2, 3.0))
+    keys = jax.random.split(KEY, 2)
+    params, _ = advance(losses, optax.sgd(0.25), keys, state, np.int32(2), np.int32(5))
+    np.testing.assert_allclose(params.b, 3 + 0.5**3 * np.array([-2.0, 2.0]), rtol=1e-12)
+
+
+class _Parabola(eqx.Module):
+    at: Any
+
+    def __call__(self, key, params):
+        return (params.b - self.at) ** 2
+
+
+def test_descent_is_finished_only_by_its_status():
+    steps = np.arange(2)
+    for status, finished in (("finished: all steps were taken", True), ("finished early", False)):
+        run = Descent(steps, {"b": np.array([1.0, 2.0])}, steps, steps, status)
+        assert run.finished is finished
+        assert run.final["b"] == 2.0

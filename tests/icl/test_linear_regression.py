@@ -377,9 +377,7 @@ def test_risk_with_another_query_covariance():
     assert float(task.minimiser(50.0, "linear").gradient_norm) < 1e-9
 
 
-@pytest.mark.parametrize("name", ["noise_variance", "task_cov", "query_cov"])
-def test_linear_regression_of_numbers_that_overflow_in_32_bit_mode(name, mode_32):
+def test_linear_regression_of_noise_that_overflows_in_32_bit_mode(mode_32):
     """1e39 is finite as a float, and infinite in float32."""
-    value = 1e39 if name == "noise_variance" else np.array([[1e39]])
-    with pytest.raises(ValueError, match=f"{name} must be finite"):
-        lp.LinearRegression(np.eye(1, dtype=np.float32), **{name: value})
+    with pytest.raises(ValueError, match=r"noise_variance must be at most 3.4e\+38 in float32"):
+        lp.LinearRegression(np.eye(1, dtype=np.float32), noise_variance=1e39)

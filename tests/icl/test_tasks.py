@@ -123,5 +123,5 @@ def test_task_says_what_it_lacks():
         lambda: lp.risk_curves(task, 9),
     )
     for call in calls:
-        with pytest.raises(ValueError, match="the task must know its .*OfThree"):
+        with pytest.raises(ValueError, match=r"the task must know its .*OfThree"):
             call()

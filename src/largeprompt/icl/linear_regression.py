@@ -15,7 +15,7 @@ from jaxtyping import Array, Float, Int, Key
 
 from .. import _checks
 from .._arrays import cast
-from .._float64 import in_float64, is_traced, not_traced
+from .._float64 import in_float64, not_traced
 from .._lengths import one_length, token_count
 from .._linalg import psd_sqrt
 from .._typing import ArrayInput, KeyInput
@@ -113,14 +113,20 @@ class LinearRegression(AbstractTask):
         self.cov = _checks.covariance("cov", cov)
         d = self.cov.shape[0]
         given = np.eye(d) if task_cov is None else task_cov
-        self.task_cov = _stored("task_cov", _checks.covariance("task_cov", given), self.cov)
+        self.task_cov = _checks.covariance("task_cov", given).astype(self.cov.dtype)
         _checks.shaped("task_cov", self.task_cov, (d, d))
         noise = _checks.number("noise_variance", noise_variance, "pass a variance", least=0.0)
-        self.noise_variance = jax.device_put(_stored("noise_variance", np.asarray(noise), self.cov))
+        largest = float(jnp.finfo(self.cov.dtype).max)
+        if noise > largest:
+            raise _checks.error(
+                f"noise_variance must be at most {largest:.1e} in {self.cov.dtype}, as cov has it",
+                f"{noise:g}",
+                "choose other units, or pass float64 covariances in JAX's 64-bit mode",
+            )
+        self.noise_variance = jax.device_put(np.asarray(noise, self.cov.dtype))
         self.query_cov = self.cov
         if query_cov is not None:
-            given = _checks.covariance("query_cov", query_cov)
-            self.query_cov = _stored("query_cov", given, self.cov)
+            self.query_cov = _checks.covariance("query_cov", query_cov).astype(self.cov.dtype)
             _checks.shaped("query_cov", self.query_cov, (d, d))
 
     @property
@@ -517,19 +523,6 @@ class _QuasiRandom(AbstractRisk):
             return _first(mean_of_replicates(_inside(values), self.method), int(number))
 
         return along
-
-
-def _stored(name: str, value: Any, like: Any) -> Any:
-    """`value` in the dtype of `like`, where it must be finite too."""
-    with np.errstate(over="ignore"):
-        stored = value.astype(like.dtype)
-    if not is_traced(stored) and not np.all(np.isfinite(np.asarray(stored))):
-        raise _checks.error(
-            f"{name} must be finite in {like.dtype}, the precision of cov",
-            f"{np.max(np.abs(value)):g}",
-            'choose other units, or jax.config.update("jax_enable_x64", True) first',
-        )
-    return stored
 
 
 def _check_whole(length: float) -> None:

@@ -43,8 +43,7 @@ AT_LIMIT = (
     "best found within it"
 )
 TOWARDS_ZERO = (
-    "close to an infimum: the risk falls on, by less than 1e-6 of it, as some A_h -> 0 with b_h A_h "
-    "fixed"
+    "close to an infimum: the risk falls on, by little, as some A_h -> 0 with b_h A_h fixed"
 )
 NOT_CONVERGED = "not converged: the gradient is not small, and these heads are the best found"
 
@@ -95,8 +94,9 @@ class _Valley(NamedTuple):
             every = np.concatenate([A, mirror[:, None, None] * added])
             tied = np.equal.outer(rows, np.arange(rows[-1] + 1)) * signs[:, None]
             t = _best_weights(self.risk, every, tied)
-            if t is None or not np.all(t):
+            if t is None:
                 continue
+            t = np.where(t == 0, 1e-6, t)  # its sign and logarithm are needed
             # by row: N = b A of its first head, whose sign is that of its b
             first = [int(np.argmax(rows == row)) for row in range(len(t))]
             N = (t * signs[first])[:, None] * _coefficients(every[first], self.basis)
@@ -207,14 +207,9 @@ def _best(
         left = heads - len(best.valley.signs)
         starts = best.valley.with_row(best.y, pair=left > 1)
         best = _better(_descended(starts[0].valley, starts[0].y), starts[1:_TRIED])
-    for end in (best, _untied(best)):  # first as tied: pairs near A = 0 make the others stiff
-        end = _descended(end.valley, end.y)  # with a fresh estimate of the Hessian
-        polished = newton(end.valley, end.y, dense_step)
-        risk_of_polished = end.valley(polished)[0]
-        if risk_of_polished <= end.risk + _ROUNDING:
-            end = _Start(risk_of_polished, end.valley, polished)
-        if end.risk <= best.risk + _ROUNDING:
-            best = end
+    tied = _polished(best)  # first, as pairs near A = 0 make other changes stiff
+    free = _polished(_untied(tied))
+    best = free if free.risk <= tied.risk + _ROUNDING else tied
     return best.valley.params(best.y)
 
 
@@ -228,6 +223,14 @@ def _better(best: _Start, starts: list[_Start]) -> _Start:
         else:
             best = min(best, end, key=lambda end: end.risk)
     return best
+
+
+def _polished(end: _Start) -> _Start:
+    """Descended again, with a fresh estimate of the Hessian, and by Newton's method."""
+    near = _descended(end.valley, end.y)
+    y = newton(near.valley, near.y, dense_step)
+    polished = _Start(near.valley(y)[0], near.valley, y)
+    return polished if polished.risk <= near.risk + _ROUNDING else near
 
 
 def _untied(end: _Start) -> _Start:
