@@ -59,7 +59,7 @@ def _compute(
     out = options.out
     before = {name: record.attrs.get("date") for name, record in _records(out, files).items()}
     # those that take longest, which train, come last in the paper
-    jobs = [job(file, scale, options.seed) for file in reversed(files.values())]
+    jobs = [job(file, scale, options.seed) for file in reversed([*files.values()])]
     print(f"computing what is missing of {len(jobs)} studies", file=sys.stderr)
     with ExitStack() as stack:
         where = executor or options.workers

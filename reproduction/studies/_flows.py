@@ -50,7 +50,7 @@ def half_scores_at_infinity(patch: Patch) -> None:
     exact = lp.LinearRegression.risk_by
 
     def wrong(self, L, *arguments, **options):
-        risk = exact(self, L, *arguments, **options)
+        risk: Any = exact(self, L, *arguments, **options)
         if not np.isfinite(L):
             objective = _HalfScores(risk.objective())
             risk.objective = lambda: objective

@@ -245,7 +245,7 @@ def examine(data: xr.Dataset) -> list[Check]:
 
 
 def panels(data: xr.Dataset) -> list[Panel]:
-    """Squared errors after each layer; covariances of two tokens after one."""
+    """Squared errors after each layer; correlations of two tokens after one."""
     L = data["length"].values
     series = []
     for i, layer in enumerate(data["layer"].values):
@@ -257,13 +257,14 @@ def panels(data: xr.Dataset) -> list[Panel]:
     L, shown = data["pushed_length"].values, []
     for k in range(data.sizes["i"]):
         at = data.isel(i=k, j=k)
+        at = at / at["pushed_cov_limit"]  # relative to the variance of a token
         value, error = at["pushed_shared_sampled"].values, at["pushed_shared_error"].values
         name = f"coordinate {k + 1}"
         shown.append(Series(f"{name}, exact", L, at["pushed_shared"].values, k))
         shown.append(Series(f"{name}, particles", L, value, k, "points", error, False))
     return [
         Panel(series, LENGTH, "squared error (mean, covariance)"),
-        Panel(shown, LENGTH, "covariance of two tokens", title="one layer, tokens of one prompt"),
+        Panel(shown, LENGTH, "correlation of two tokens", title="one layer, tokens of one prompt"),
     ]
 
 
@@ -321,7 +322,7 @@ STUDY = Study(
     examine=examine,
     panels=panels,
     caption="First: squared error of prompts through layers, which falls like 1/L. Second: "
-    "covariance of two tokens that read the same prompt, exact and sampled.",
+    "correlation of two tokens that read the same prompt, exact and sampled.",
     notices={
         "squared_error": times(3, 400, each="layer") + power_of("length", 0.5, -0.5, each="layer"),
         "squared_error_error": plus(1.0, each="layer"),

@@ -2,6 +2,7 @@
 
 import json
 import re
+from typing import Any
 
 import numpy as np
 import pytest
@@ -170,6 +171,7 @@ def test_draw_shows_the_points_of_a_panel():
     """The static figure has the data, two standard errors, and zero at the floor."""
     y, error = np.array([0.0, 1e-14, 2e-14]), np.array([0.0, 1e-15, 1e-15])
     series = [Series("a", np.arange(1.0, 4.0), y, 0, "points", error), Series("b", L, L, 1)]
+    axes: Any
     (axes,) = static.draw([Panel(series, "x", "y", floor=1e-17)]).axes
     points, line = axes.containers[0].lines[0], axes.lines[-1]
     np.testing.assert_array_equal(points.get_ydata(), [1e-17, 1e-14, 2e-14])

@@ -38,8 +38,14 @@ def _lines(text, begin):
     return [line for line in text.splitlines() if line.startswith(begin)]
 
 
+def _read(out, name):
+    record = folder.read(out, name)
+    assert record is not None
+    return record
+
+
 def _dates(out):
-    return {name: folder.read(out, name).attrs["date"] for name in folder.stored_names(out)}
+    return {name: _read(out, name).attrs["date"] for name in folder.stored_names(out)}
 
 
 def test_main_writes_everything_and_prints_a_table(three, tmp_path, capsys):
@@ -62,7 +68,7 @@ def test_main_writes_everything_and_prints_a_table(three, tmp_path, capsys):
 def test_main_stores_what_compute_made(three, tmp_path):
     file = Path(three[1])
     assert run(*three[:2], "--out", tmp_path / "out", "--seed", 7) == 0
-    found = folder.read(tmp_path / "out", "first")
+    found = _read(tmp_path / "out", "first")
     made = compute(job(file, "quick", 7))
     xr.testing.assert_equal(found, made)
     assert from_dataset(found, load(file)) == from_dataset(made, load(file))
@@ -283,7 +289,7 @@ def test_conclusion_tells_paper_and_project_apart_and_names_restrictions(tmp_pat
     assert run(*named(files), "--out", out) == 1
     found = {load(file).name: file for file in map(Path, files)}
     pairs = {
-        name: (load(file), from_dataset(folder.read(out, name), load(file)))
+        name: (load(file), from_dataset(_read(out, name), load(file)))
         for name, file in found.items()
     }
     assert table.conclusion(pairs, {}) == [
@@ -438,7 +444,7 @@ def test_main_on_processes_gives_the_same_numbers(tmp_path):
     assert run(*names, "--out", tmp_path / "here") == 0
     status, _, said = _ended(_started(tmp_path / "there", ["softmax-operator"], "--workers", "1"))
     assert status == 0, said
-    first, second = (folder.read(tmp_path / place, names[1]) for place in ("here", "there"))
+    first, second = (_read(tmp_path / place, names[1]) for place in ("here", "there"))
     for name in ("check_value", "dense_against_numpy"):
         np.testing.assert_allclose(first[name], second[name], rtol=0, atol=1e-12)
     assert os.listdir(tmp_path / "here/cells") == os.listdir(tmp_path / "there/cells")
