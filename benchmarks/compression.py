@@ -250,14 +250,14 @@ def cases(folder: Path | None) -> dict[str, Callable[[], Iterator[Case]]]:
 def store(name: str, lines: list[Errors]) -> None:
     """Replace one case of the stored run."""
     path = RESULTS / "compression.json"
-    found = json.loads(path.read_text()) if path.exists() else {}
+    found = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
     found[name] = {
         "where": machine(),
         "date": str(date.today()),
         "lines": [asdict(line) for line in lines],
     }
-    path.write_text(json.dumps(found, indent=1) + "\n")
-    (RESULTS / "compression.md").write_text(as_text(found))
+    path.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+    (RESULTS / "compression.md").write_text(as_text(found), encoding="utf-8")
 
 
 def as_text(found: dict[str, Any]) -> str:
@@ -404,7 +404,7 @@ def store_tables() -> None:
     """Measure times and Gaussian tokens, and store them."""
     tables = {"times": times(), "gaussian tokens": gaussian_tokens()}
     stored = {"where": machine(), "date": str(date.today())} | tables
-    TABLES.write_text(json.dumps(stored, indent=1) + "\n")
+    TABLES.write_text(json.dumps(stored, indent=1) + "\n", encoding="utf-8")
 
 
 def times_as_text(lines: list[dict[str, Any]]) -> str:
@@ -439,7 +439,7 @@ def main(arguments: list[str]) -> None:
         store_tables()
         return
     if arguments == ["ahead"]:
-        print(ahead(json.loads((RESULTS / "compression.json").read_text())))
+        print(ahead(json.loads((RESULTS / "compression.json").read_text(encoding="utf-8"))))
         return
     folder = next((Path(a) for a in arguments if Path(a).is_dir()), None)
     wanted = [a for a in arguments if folder is None or Path(a) != folder]

@@ -566,8 +566,8 @@ def main(record: bool, steps: int = PUBLISHED.steps) -> None:
     print(as_text(found))
     if record:
         out = Path(__file__).parent / "results"
-        (out / "gpu.md").write_text(as_text(found))
-        (out / "gpu.json").write_text(json.dumps(found, indent=1) + "\n")
+        (out / "gpu.md").write_text(as_text(found), encoding="utf-8")
+        (out / "gpu.json").write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
 
 
 def as_text(found: dict) -> str:

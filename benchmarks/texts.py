@@ -28,7 +28,7 @@ def reported() -> dict[str, str]:
 
 
 def _licences(*names: str) -> str:
-    return "\n".join((_LICENCES / name).read_text() for name in names)
+    return "\n".join((_LICENCES / name).read_text(encoding="utf-8") for name in names)
 
 
 def _chapters(*names: str) -> str:

@@ -139,7 +139,7 @@ def probe(
     >>> import numpy as np
     >>> import largeprompt as lp
     >>> rng = np.random.default_rng(0)
-    >>> queries, keys = (rng.normal(size=(1, n, 4)).astype(np.float32) for n in (64, 300))
+    >>> queries, keys = (rng.normal(size=(1, n, 4)).astype(np.float32) for n in (128, 300))
     >>> layer = lp.models.RecordedLayer(queries, keys, keys, scaling=0.2)
     >>> found = lp.models.probe(lp.models.Recording("normal", ((layer,),)))
     >>> print(found.regime.item(), bool(found.residual.sel(map="best") < 0.05))
