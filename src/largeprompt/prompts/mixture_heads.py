@@ -349,7 +349,7 @@ def _require_known(what: str, *args: Any) -> None:
         raise _checks.error(
             f"{what} on atoms and mixtures take known numbers",
             "arguments traced by jit, vmap or grad",
-            "call it outside, or sample: lp.sample_outputs, method=lp.MonteCarlo(key)",
+            "call it outside of the transformation",
         )
 
 
