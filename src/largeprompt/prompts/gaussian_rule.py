@@ -112,9 +112,7 @@ def _largest_exponent(form: Form, log_length: float) -> float:
     return min(limits)
 
 
-def _principal_axes(
-    matrix: np.ndarray, symmetry: Symmetry
-) -> tuple[np.ndarray, np.ndarray]:
+def _principal_axes(matrix: np.ndarray, symmetry: Symmetry) -> tuple[np.ndarray, np.ndarray]:
     """Eigenvalues and axes, the strongest first; the coordinate axes of a diagonal matrix."""
     if symmetry == "coordinates":
         strengths, axes = np.diag(matrix), np.eye(len(matrix))
