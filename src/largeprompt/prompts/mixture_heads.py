@@ -57,6 +57,7 @@ _MOST_AVERAGES = 2**26  # numbers of E[c e^{-t e^s - w e^r}] at all pairs of nod
 _NUMBERS = 2**20  # exponentials in memory at once
 _ACCURACY = 1e-9  # largest error, relative to the terms that are added
 _ROUNDING, _SAFETY = 2e-14, 4.0
+_FIX = "scale the heads down, or average over prompts that are drawn with mu.sample(key, L)"
 
 
 class _Cross(NamedTuple):
@@ -100,7 +101,7 @@ def _rows(law: TokenLaw, tilts: tuple[np.ndarray, np.ndarray], L: float) -> list
         raise _checks.error(
             f"averages of two softmaxes sum over at most {_MOST_ATOMS} atoms and scores",
             f"{count} of them",
-            "pass method=lp.MonteCarlo(key), or scale the heads down",
+            _FIX,
         )
     return found
 
@@ -181,7 +182,7 @@ def _reader(
         raise _checks.error(
             f"averages of two softmaxes take at most {most} nodes for this output",
             f"{count} for scores that differ by {np.ptp(scores[present]):.3g} and L = {L:g}",
-            "pass method=lp.MonteCarlo(key), or scale the heads down",
+            _FIX,
         )
     ends = np.cumsum([rows.weights.size for rows in every])[:-1]
     split = [np.split(a, ends) for a in (growth, values)]
@@ -320,10 +321,11 @@ def _cross(
 
 
 def _measured(both: _Averages, a: _Reader, b: _Reader) -> tuple[np.ndarray, np.ndarray]:
-    """The logarithm of phi, and dt dw, 0 where phi has underflowed."""
+    """The logarithm of phi, and dt dw, 0 where phi has underflowed or dt dw would overflow."""
     log_phi, good = both.log_phi
     step = (a.tau[1] - a.tau[0]) * (b.tau[1] - b.tau[0])
-    return log_phi, np.where(good, np.exp(a.tau[:, None] + b.tau) * step, 0.0)
+    logs = a.tau[:, None] + b.tau
+    return log_phi, np.where(good & (logs < 700), np.exp(logs) * step, 0.0)
 
 
 def _relative_error(every: list[_Rows], a: _Reader, b: _Reader, unit: float) -> float:
@@ -400,82 +402,6 @@ def _all_but(count: int, tokens: float, log_phi: np.ndarray) -> np.ndarray:
     return ways * np.exp((tokens - count) * log_phi) if ways else np.zeros_like(log_phi)
 
 
-def _measured(both: _Averages, a: _Reader, b: _Reader) -> tuple[np.ndarray, np.ndarray]:
-    """The logarithm of phi, and dt dw, 0 where phi has underflowed."""
-    log_phi, good = both.log_phi
-    step = (a.tau[1] - a.tau[0]) * (b.tau[1] - b.tau[0])
-    return log_phi, np.where(good, np.exp(a.tau[:, None] + b.tau) * step, 0.0)
-
-
-def _relative_error(every: list[_Rows], a: _Reader, b: _Reader, unit: float) -> float:
-    """Of the integrals, where `unit` is what they make of 1."""
-    aliases = [float(gamma_decay(2 * math.pi / (one.tau[1] - one.tau[0]), 1)) for one in (a, b)]
-    lattices = sum(rows.error for rows in every)
-    return _ROUNDING + _SAFETY * abs(unit - 1) + sum(aliases) + lattices
-
-
-def _lost(a: _Reader, b: _Reader) -> float:
-    """What lies beyond the last nodes: at most the largest value for a rare share of prompts."""
-    largest = (max(float(np.max(np.linalg.norm(v, axis=-1))) for v in one.values) for one in (a, b))
-    return (a.lost + b.lost) * math.prod(largest)
-
-
-def _change(
-    law: TokenLaw,
-    tilts: tuple[np.ndarray, np.ndarray],
-    readers: tuple[np.ndarray, np.ndarray],
-    first: float,
-    L: float,
-) -> _Cross:
-    """E <T_a,first - T_a,L, T_b,first - T_b,L>, without cancellation."""
-    every, others = _rows(law, tilts, L), L - first
-    rare = _RARE + 2 * math.log(L)  # changes are small
-    a, b = (_reader(every, *one, first, rare) for one in zip(tilts, readers, strict=True))
-    both = _averages(every, a, b, readers)
-    log_phi, outer = _measured(both, a, b)
-    (phi_t, tail_t), (phi_w, tail_w) = both.ends
-    log_t, log_w = log_of_phi(tail_t, phi_t)[0], log_of_phi(tail_w, phi_w)[0]
-    # ln of phi(t, w), less that of phi(t, 0) phi(0, w)
-    apart = log_t[:, None] + log_w
-    covariance = both.crossed - tail_t[:, None] * tail_w
-    together = np.where(apart > -1, np.log1p(covariance / np.exp(apart)), log_phi - apart)
-    # E (1 - e^{-tS})(1 - e^{-wR}) for the other tokens
-    none = np.expm1(others * log_t)[:, None] * np.expm1(others * log_w)
-    none = none + np.where(
-        others * together < 1,
-        np.exp(others * apart) * np.expm1(others * together),
-        np.exp(others * log_phi) - np.exp(others * apart),
-    )
-
-    def seen(without: np.ndarray, alone: np.ndarray, moved: np.ndarray) -> np.ndarray:
-        """E (1 - e^{-tS}) N_b e^{-wR} for the other tokens, from F_b, ln phi(0, w), and what t
-        changes in phi and F_b; or with the heads swapped.
-        """
-        share = moved[0] / np.exp(alone)
-        more = np.where(share > -0.5, np.log1p(share), log_phi - alone)
-        rest = others * np.exp((others - 1) * alone)
-        return rest * (-moved[1:] - without * np.expm1((others - 1) * more))
-
-    F, H = both.errors(a, b)
-    at_first = [outer * np.exp((first - k) * log_phi) for k in range(3)]
-    of_others = [np.exp((others - k) * log_phi) for k in range(1, 3)]
-    same, unit = both.whole[-1], both.whole[-2]
-    product = np.sum(F * H, axis=0)
-    parts = [
-        at_first[1] * first * same * none,
-        at_first[2] * first * (first - 1) * product * none,
-        -at_first[1] * first * np.sum(F * seen(H, log_w, both.by_t), axis=0),
-        -at_first[1] * first * np.sum(H * seen(F, log_t[:, None], both.by_w), axis=0),
-        at_first[0] * others * same * of_others[0],
-        at_first[0] * others * (others - 1) * product * of_others[1],
-    ]
-    whole = at_first[1] * first * unit
-    whole = whole + at_first[2] * first * (first - 1) * both.whole[1] * both.whole[2]
-    relative = _relative_error(every, a, b, float(np.where(outer > 0, whole, 0.0).sum()))
-    terms = np.where(outer > 0, parts, 0.0)
-    return _Cross(terms.sum(), relative * np.abs(terms).sum() + _lost(a, b))
-
-
 def _crossed(
     head: AbstractHead, mu: AbstractMeasure, z: ArrayInput, L: ArrayInput, *, trace: bool
 ) -> Bounded:
@@ -535,8 +461,9 @@ def output_error(head: AbstractHead, mu: AbstractMeasure, z: ArrayInput, L: Arra
     crossed = _crossed(head, mu, z, L, trace=True)
     own = [mixture_tokens.output_error(one, mu, z, L) for one in head.heads]
     sizes = np.sum([np.asarray(part.value) for part in own], 0)
-    found = _added([*own, crossed])
-    return to_jax(_certified(found, sizes))
+    found = _certified(_added([*own, crossed]), sizes)
+    # heads that cancel leave rounding of either sign
+    return to_jax(Bounded(np.maximum(found.value, 0.0), found.error))
 
 
 def second_moment(head: AbstractHead, mu: AbstractMeasure, z: ArrayInput, L: ArrayInput) -> Bounded:
@@ -564,7 +491,7 @@ def _certified(found: Bounded, sizes: Values) -> Bounded:
         raise _checks.error(
             f"the relative error of the Laplace integral must be at most {_ACCURACY:.0e}",
             f"{relative:.1e}",
-            "scale the heads down, or sample prompts with method=lp.MonteCarlo(key)",
+            _FIX,
         )
     return found
 
@@ -611,7 +538,8 @@ def prefix_difference(
                 value[place] += found.value
                 error[place] += found.error
                 sizes[place] += found.value if i == j else 0.0
-    return to_jax(_certified(Bounded(value, error), sizes))
+    found = _certified(Bounded(value, error), sizes)
+    return to_jax(Bounded(np.maximum(found.value, 0.0), found.error))
 
 
 def _at_two(
