@@ -40,6 +40,25 @@ def _psd_sqrt_jvp(primals: tuple, tangents: tuple) -> tuple:
     return (vectors * roots) @ vectors.T, vectors @ solved @ vectors.T
 
 
+def triangular_root(gram: Float[Array, "n n"]) -> Float[Array, "n n"]:
+    """A matrix B with B B' = gram, for small semi-definite matrices, singular ones too.
+
+    Column by column in plain JAX: a batch of `eigh` inside a compiled program can wait forever for
+    the threads that the program occupies. Columns that are rounding errors are 0, and so is their
+    derivative.
+    """
+    count = len(gram)
+    least = 8 * count * jnp.finfo(gram.dtype).eps * jnp.diagonal(gram)
+
+    def next_column(left: Array, j: Array) -> tuple[Array, Array]:
+        present = left[j, j] > least[j]
+        column = jnp.where(present, left[j] / jnp.sqrt(jnp.where(present, left[j, j], 1.0)), 0.0)
+        return left - column[:, None] * column, column
+
+    _, columns = jax.lax.scan(next_column, gram, jnp.arange(count), unroll=min(count, 8))
+    return columns.T
+
+
 def safe_sqrt(x: Values) -> Values:
     """Square root with derivative 0 at 0, for functions that are even in the root."""
     xp, positive = library(x), x > 0

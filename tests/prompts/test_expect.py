@@ -238,3 +238,18 @@ def test_output_error_of_heads_that_cancel_is_not_negative():
     pair = lp.MultiHead([head, lp.Head(U=np.eye(2), V=-np.eye(2))])
     found = np.asarray(lp.output_error(pair, lp.Gaussian(np.zeros(2), np.eye(2)), np.ones(2), 10))
     assert 0 <= found < 1e-12
+
+
+def test_expect_of_gradient_error_with_queries_of_another_dimension():
+    """Queries in the plane, tokens in space: the average over two queries is the mean of both."""
+    rng = np.random.default_rng(2)
+    head = lp.Head(U=0.4 * rng.normal(size=(3, 2)), V=rng.normal(size=(2, 3)))
+    mu = lp.Gaussian(rng.normal(size=3), np.diag([1.0, 0.5, 2.0]))
+    z = rng.normal(size=(2, 2))
+    for matrix in ("U", "V"):
+        quantity = lp.GradientError(matrix)
+        each = np.asarray(lp.expect(quantity, head, mu, z, 20.0).value)
+        found = lp.expect(quantity, head, mu, lp.Empirical(z), 20.0)
+        assert float(found.value) == pytest.approx(each.mean(), rel=1e-10)
+        curve = lp.concentration_curve(head, mu, lp.Empirical(z), [20.0], quantity=quantity)
+        assert float(curve.value[0]) == pytest.approx(each.mean(), rel=1e-10)

@@ -8,8 +8,9 @@ import pytest
 
 import largeprompt as lp
 from largeprompt._arrays import to_numpy
+from largeprompt._linalg import triangular_root
 from largeprompt.participation import pair_table, table_error
-from largeprompt.prompts.gaussian_rule import gaussian_rule
+from largeprompt.prompts.gaussian_rule import Form, fitted_rule, gaussian_rule
 
 from ..oracles.many_heads import prompts, softmax_outputs
 
@@ -197,6 +198,68 @@ def test_gaussian_rule_of_exponentials(d, level):
     assert weights @ np.exp(0.1 * points[:, 0]) == pytest.approx(np.exp(0.005), rel=1e-9)
 
 
+def _along(scale: float, rest: float, d: int) -> np.ndarray:
+    """A diagonal matrix with one strong axis."""
+    return np.diag([scale, *[rest] * (d - 1)])
+
+
+@pytest.mark.parametrize("symmetry", ["none", "even", "coordinates"])
+@pytest.mark.parametrize("d", [4, 13, 16, 24])
+def test_fitted_rule_of_moments_along_a_strong_axis(d, symmetry):
+    """E x^6 = 15 and E x^8 = 105 for the strong axis, and the moments of the other axes."""
+    axes = np.eye(d)
+    if symmetry != "coordinates":
+        axes = np.linalg.qr(np.random.default_rng(d).normal(size=(d, d)))[0]
+    form = Form(axes @ _along(0.25, 1e-4, d) @ axes.T, np.zeros(d), 0.0)
+    rule = fitted_rule([form], 2, symmetry, np.log(100.0))
+    assert rule.gap < 1e-5
+    x = rule.points @ axes
+    for k, moment in ((2, 1), (4, 3), (6, 15), (8, 105)):
+        assert rule.weights @ x[:, 0] ** k == pytest.approx(moment, rel=1e-8), k
+    assert rule.weights @ x[:, 1] ** 2 == pytest.approx(1, rel=1e-8)
+    exact = np.prod(1 - 2 * np.array([0.1, *[4e-5] * (d - 1)])) ** -0.5
+    assert rule.weights @ np.exp(0.4 * form.at(rule.points)) == pytest.approx(exact, rel=1e-5)
+
+
+def test_fitted_rule_gap_covers_forms_off_the_origin():
+    """E e^{tS} of S = |F xi + f|^2, by Gauss-Hermite quadrature in two dimensions."""
+    factor, offset = np.array([[0.4, 0.1], [0.0, 0.3]]), np.array([0.5, -0.2])
+    form = Form.of_square(factor, offset)
+    x, w = np.polynomial.hermite_e.hermegauss(60)
+    points = np.stack(np.meshgrid(x, x), axis=-1).reshape(-1, 2)
+    weights = np.outer(w, w).ravel() / (2 * np.pi)
+    S = ((points @ factor.T + offset) ** 2).sum(1)
+    np.testing.assert_allclose(form.at(points), S, rtol=1e-12)
+    for t in (-1.0, 0.3, 0.7):
+        expected = weights @ np.exp(t * S), weights @ (S * np.exp(t * S))
+        assert form.tilted(t) == pytest.approx(expected, rel=1e-10)
+    assert fitted_rule([form], 2, "none", np.log(100.0)).gap < 1e-4
+
+
+@pytest.mark.parametrize(
+    ("d", "L"),
+    [(16, 100.0)]
+    + [pytest.param(*case, marks=pytest.mark.slow) for case in ((2, 9.0), (13, 1e9), (40, 1e3))],
+)
+def test_expect_of_equal_heads_over_gaussian_queries_is_that_of_one(d, L):
+    """One head is exact by another route, in every dimension."""
+    V, nu = np.eye(1, d), lp.Gaussian(np.zeros(d), np.eye(d))
+    U = _along(0.3, 0.01, d)
+    found = lp.expect(lp.OutputError(), lp.MultiHead([lp.Head(U=U, V=V / 2)] * 2), nu, nu, L)
+    one = lp.expect(lp.OutputError(), lp.Head(U=U, V=V), nu, nu, L)
+    assert abs(float(found.value - one.value)) <= float(found.error)
+    assert float(found.error) < 1e-4 * float(found.value)
+
+
+@pytest.mark.parametrize("lengths", [1e9, [1e9, 1e12]])
+def test_expect_of_several_heads_over_queries_refuses_length_by_length(lengths):
+    d = 24
+    heads = [lp.Head(U=0.8 * np.eye(d), V=np.eye(1, d)), lp.Head(U=np.eye(d), V=np.eye(1, d))]
+    nu = lp.Gaussian(np.zeros(d), np.diag(np.linspace(0.2, 1.0, d)))
+    with pytest.raises(ValueError, match=r"relative error of 0\.001; received .* at L = 1e\+09"):
+        lp.expect(lp.OutputError(), lp.MultiHead(heads), nu, nu, lengths)
+
+
 @pytest.mark.slow
 def test_multi_head_under_jit_and_grad():
     def total(z):
@@ -252,6 +315,41 @@ def test_sample_gradients_of_a_multi_head_have_the_law_of_brute_force():
         first, second = function(found), function(expected)
         error = np.sqrt(first.var(0) / len(first) + second.var(0) / len(second))
         assert np.all(np.abs(first.mean(0) - second.mean(0)) < 5 * error + 1e-9)
+
+
+@pytest.mark.parametrize("rank", [1, 2, 5])
+def test_triangular_root_of_singular_matrices(rank):
+    rows = (
+        np.random.default_rng(rank).normal(size=(5, rank)) * np.array([1, 1e3, 1, 0, 1e-3])[:, None]
+    )
+    root = np.asarray(triangular_root(jnp.asarray(rows @ rows.T)))
+    scale = np.linalg.norm(rows, axis=1)
+    np.testing.assert_allclose(
+        root @ root.T, rows @ rows.T, atol=1e-13 * np.outer(scale, scale).max()
+    )
+    derivative = jax.jacfwd(lambda x: triangular_root(x * jnp.eye(3)))(2.0)
+    np.testing.assert_allclose(derivative, np.eye(3) / 2 / np.sqrt(2), rtol=1e-12)
+
+
+def test_sample_gradients_of_a_multi_head_call_no_eigh_for_each_prompt():
+    """A batch of LAPACK calls may wait for the threads of the program that makes them."""
+
+    def calls(jaxpr, looped: bool) -> list[bool]:
+        found = []
+        for equation in jaxpr.eqns:
+            if equation.primitive.name == "eigh":
+                found.append(looped or equation.invars[0].aval.ndim > 2)
+            loops = looped or equation.primitive.name in ("scan", "while")
+            for inner in jax.core.jaxprs_in_params(equation.params):
+                found += calls(inner, loops)
+        return found
+
+    def drawn(z, function, *more):
+        return function(KEY, HEADS, MU, z, 7, 20_000, *more)
+
+    for function, more in ((lp.sample_outputs, ()), (lp.sample_gradients, (np.ones(2),))):
+        program = jax.make_jaxpr(lambda z, f=function, m=more: drawn(z, f, *m))(Z)
+        assert not any(calls(program.jaxpr, looped=False))
 
 
 def test_sample_gradients_of_a_multi_head_of_many_tokens():
@@ -395,3 +493,25 @@ def test_growing_prompt_of_a_multi_head():
     np.testing.assert_allclose(found.distance[0], expected, rtol=1e-9)
     exact = lp.output_covariance(HEADS, MU, Z, Z, 1e9)
     assert found.scale**2 == pytest.approx(1e9 * np.linalg.norm(exact, 2), rel=1e-5)
+
+
+@pytest.mark.parametrize("law", [VOCABULARY, MIXTURE])
+def test_expect_of_equal_heads_on_atoms_and_mixtures_is_that_of_one_at_every_length(law):
+    """Equal heads read with V/3 and 2V/3; opposite ones cancel, and their error is not negative."""
+    equal = lp.MultiHead(
+        [lp.Head(U=ONE.U, V=share * np.asarray(ONE.V)) for share in (1 / 3, 2 / 3)]
+    )
+    silent = lp.MultiHead([ONE, lp.Head(U=ONE.U, V=-np.asarray(ONE.V))])
+    for L in (2.0, 1e4, 1e9):
+        for quantity in (lp.SecondMoment(), lp.OutputError()):
+            found, one = (lp.expect(quantity, head, law, Z, L) for head in (equal, ONE))
+            np.testing.assert_allclose(found.value, one.value, rtol=1e-9)
+            assert np.all(np.asarray(found.error) < 1e-9 * np.max(np.abs(found.value)))
+        nothing = lp.expect(lp.OutputError(), silent, law, Z, L)
+        assert 0 <= float(nothing.value) <= float(nothing.error)
+
+
+def test_output_error_of_a_multi_head_on_a_mixture_under_vmap_gives_advice_that_works():
+    with pytest.raises(ValueError, match="call it outside of the transformation"):
+        jax.vmap(lambda z: lp.output_error(HEADS, MIXTURE, z, 5.0))(jnp.stack([Z, -Z]))
+    assert lp.output_error(HEADS, MIXTURE, np.stack([Z, -Z]), 5.0).shape == (2,)

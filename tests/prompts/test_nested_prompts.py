@@ -1,6 +1,7 @@
 # pyright: reportArgumentType=false
 """`prefix_difference` and `nested_moments` against sampled prompts and values found elsewhere."""
 
+import equinox as eqx
 import jax
 import numpy as np
 import pytest
@@ -74,6 +75,55 @@ def test_nested_moments_of_uniform_weights():
     first = np.array([1.0, 4.0, 1e6])
     np.testing.assert_allclose(found.c11, 1e-6 * np.ones(3), rtol=1e-10)
     np.testing.assert_allclose(found.a2b2, 1e-6 / first, rtol=1e-10)
+
+
+def _one_more_token(L, tilt, V, points, weights):
+    """E |T_L - T_{L-1}|^2 to first order: E e^{2s} |V (x - T)|^2 / (L E e^s)^2."""
+    growth = np.exp(points @ tilt)
+    away = (points - weights * growth @ points / (weights @ growth)) @ V.T
+    return weights * growth**2 @ (away**2).sum(1) / (L * (weights @ growth)) ** 2
+
+
+@pytest.mark.parametrize("L", [1e8, 1e14])
+def test_prefix_difference_of_one_more_token(L):
+    """Atoms by their sum; Gaussian tokens, s ~ N(0, u'Gu): e^{u'Gu} (tr VGV' + |VGu|^2) / L^2."""
+    rng = np.random.default_rng(1)
+    points, V, tilt = rng.normal(size=(4, 2)), rng.normal(size=(2, 2)), np.array([0.7, -0.4])
+    weights = np.array([0.1, 0.2, 0.3, 0.4])
+    head = lp.Head(U=np.eye(2), V=V)
+    halves = lp.MultiHead([lp.Head(U=np.eye(2), V=V / 2)] * 2)
+    G = np.array([[1.0, 0.3], [0.3, 0.5]])
+    pull = V @ G @ tilt
+    cases = (
+        (lp.Empirical(points, weights), _one_more_token(L, tilt, V, points, weights)),
+        (
+            lp.Gaussian([1.0, 2.0], G),
+            np.exp(tilt @ G @ tilt) * (np.trace(V @ G @ V.T) + pull @ pull) / L**2,
+        ),
+    )
+    for law, expected in cases:
+        for heads in (head, halves):
+            found = lp.prefix_difference(heads, law, tilt, L - 1, L)
+            assert float(found) == pytest.approx(expected, rel=20 / L + 1e-10)
+
+
+def test_prefix_difference_of_one_token_and_large_scores():
+    """At first = 1, L = 2 the softmax takes one of two tokens: a sum over both, by quadrature."""
+    x, w = np.polynomial.hermite_e.hermegauss(120)
+    a, b = np.meshgrid(x, x)
+    share = 1 / (1 + np.exp(a - b))  # of the second token, sigma = 1
+    expected = np.outer(w, w).ravel() @ (share * (b - a)).ravel() ** 2 / (2 * np.pi)
+    assert float(lp.prefix_difference(LINE, NORMAL, [1.0], 1, 2)) == pytest.approx(
+        expected, rel=1e-9
+    )
+    law = lp.Mixture([0.5, 0.5], [NORMAL, NORMAL])
+    assert float(lp.prefix_difference(LINE, law, [1.0], 1, 2)) == pytest.approx(expected, rel=1e-9)
+
+
+@pytest.mark.slow
+def test_prefix_difference_near_the_whole_prompt_under_jit():
+    with pytest.raises(RuntimeError, match="call it with known numbers"):
+        eqx.filter_jit(lambda L: lp.prefix_difference(LINE, NORMAL, [1.0], 1e9 - 1, L))(1e9)
 
 
 @pytest.mark.slow

@@ -16,6 +16,7 @@ Derivatives go back from the five functions to S_hk, from there to u_h, and to A
 of (derivative in u_h) xi'.
 """
 
+import itertools
 import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -26,10 +27,11 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from .. import _checks
 from .._arrays import to_numpy
 from .._float64 import by_host, is_traced
 from ..participation import correlation, pair_table, range_for, table_error
-from ..prompts.gaussian_rule import gaussian_rule, isotropic_rule
+from ..prompts.gaussian_rule import Form, fitted_rule, isotropic_rule
 from ..prompts.methods import Estimate, Exact
 from ._exact_risk import Problem, label_size
 from .coordinates import Coordinates
@@ -47,6 +49,7 @@ from .risks import (
 _SAME = 1e-12  # relative size of entries that count as zero
 _RARE = 1e-10  # weight of all points beyond the range of a table
 _ROUNDING = 1e-12  # relative, of a risk and of the terms behind it
+_PROMISE = 1e-3  # relative error beyond which a risk does not pass for exact
 # score deviations beyond which the risk is NaN: larger tables take a minute and more
 _LARGEST_ISOTROPIC, _LARGEST = 11.4, 5.7
 _RANGE = "the scores of several heads must have deviations of at most 5.6 (11 if isotropic)"
@@ -128,6 +131,10 @@ class ManyHeadRisk(eqx.Module):
             return math.nan
         return _table_error(rule.forms, rule.weights, rule.u, b, self.length, rule.isotropic) / 2
 
+    def rule_gap(self, A: np.ndarray) -> float:
+        """The relative error of the rule on averages over the query that are known."""
+        return self._rule(A).gap if np.all(np.isfinite(A)) else math.nan
+
     def _finite(self, A: np.ndarray, b: np.ndarray) -> tuple[float, np.ndarray, np.ndarray] | None:
         """What a finite prompt adds to 2R; None beyond the range of the tables."""
         rule, d = self._rule(A), A.shape[-1]
@@ -166,13 +173,18 @@ class ManyHeadRisk(eqx.Module):
             return _Rule(forms, weights, points, u, None, isotropic=True)
         axes = shared_axes(Sig, B, S, *A)
         turn = np.eye(d) if axes is None else axes
-        rule = gaussian_rule(d, self.level, "even" if axes is None else "coordinates")
         Sig, B, S, *A_turned = (turn.T @ matrix @ turn for matrix in (Sig, B, S, *A))
+        through = [matrix @ B for matrix in A_turned]
+        for one, other in itertools.combinations(tuple(through), 2):
+            through += [(one + other) / 2, (one - other) / 2]
+        scores = [Form(matrix.T @ Sig @ matrix, np.zeros(d), 0.0) for matrix in through]
+        symmetry = "even" if axes is None else "coordinates"
+        rule = fitted_rule(scores, self.level, symmetry, math.log(self.length))
         points = rule.points @ B.T
         u = points @ np.stack(A_turned).transpose(0, 2, 1)
         middle = Sig @ S @ Sig
         forms = _Forms(Sig, lambda u: u @ middle, points @ S @ Sig, label)
-        return _Rule(forms, rule.weights, points, u, axes, isotropic=False)
+        return _Rule(forms, rule.weights, points, u, axes, isotropic=False, gap=rule.gap)
 
 
 class _Forms(NamedTuple):
@@ -193,6 +205,7 @@ class _Rule(NamedTuple):
     u: np.ndarray  # A_h times the points
     axes: np.ndarray | None
     isotropic: bool
+    gap: float = 0.0  # relative error on averages that are known
 
 
 def _averages(
@@ -465,10 +478,19 @@ class ManyHeadExact(AbstractRisk):
             b = sum(abs(part.matrices()[1]).sum() for part in params.parts())
             terms = b**2 * label_size(self.fine.problem) / self.fine.length
             rounding = _ROUNDING * (abs(value) + terms)
-            error = abs(value - coarse) + self._table_error(params) + rounding
+            tables, gap = self._errors(params)
+            error = abs(value - coarse) + tables + gap * abs(value) + rounding
+            value = _checks.require(
+                value,
+                ~(error <= _PROMISE * abs(value)),
+                rule=f"the risk of several heads must be known to a relative error of {_PROMISE:g}",
+                received="a larger error of the average over the query",
+                fix="pass method=lp.MonteCarlo(key)",
+            )
             return Estimate(value, error, Exact())
 
-    def _table_error(self, params: AbstractParams) -> Any:
+    def _errors(self, params: AbstractParams) -> tuple[Any, Any]:
+        """What the tables may change, and the relative error of the rule on known averages."""
         blocks = blocks_of(params)
         assert blocks is not None  # the task offers this risk for heads in block form
         parts = [(block.A, block.b) for block in blocks]
@@ -477,16 +499,18 @@ class ManyHeadExact(AbstractRisk):
                 np.stack([np.asarray(part, float) for part in each])
                 for each in zip(*parts, strict=True)
             )
-            return self.fine.table_error(A, b)
+            return self.fine.table_error(A, b), self.fine.rule_gap(A)
         A, b = (
             jnp.stack([jnp.asarray(part, jnp.float64) for part in each])
             for each in zip(*parts, strict=True)
         )
 
         def evaluated(A: np.ndarray, b: np.ndarray, *problem: np.ndarray) -> list[np.ndarray]:
-            return [np.asarray(_known(self.fine, problem).table_error(A, b))]
+            risk = _known(self.fine, problem)
+            return [np.asarray(risk.table_error(A, b)), np.asarray(risk.rule_gap(A))]
 
-        return by_host(evaluated, [()], A, b, *self.fine.problem)[0]
+        tables, gap = by_host(evaluated, [(), ()], A, b, *self.fine.problem)
+        return tables, gap
 
     def objective(self) -> RiskFunction:
         return self.fine

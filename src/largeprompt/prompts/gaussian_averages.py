@@ -160,7 +160,7 @@ def gradient_error_U(head: AbstractHead, mu: Gaussian) -> Decomposition:
     pull, G, W = parts.pull, parts.G, parts.V.T @ parts.V
     A, B = _symmetric(pull.T @ W @ pull), _symmetric(pull.T @ pull)
     E = _symmetric(pull.T @ G @ W @ pull)
-    square = np.eye(len(G))  # |z|^2
+    square = np.eye(parts.U.shape[1])  # |z|^2
     features = [
         Feature((square,)),
         Feature((square, A), 1),

@@ -5,10 +5,17 @@ polynomials of r^2. On the sphere: equidistant angles for d = 2, a product rule 
 more dimensions the fully symmetric rules of Genz (2003), exact to degree 2m + 1. Functions that
 depend on xi through |xi| need one point of the sphere, and have a radial rule of their own; the
 closer other functions are to that, the better.
+
+In more than three dimensions functions of quadratic forms (variances of scores) may vary along a
+few axes only. `fitted_rule` tries products of a rule for the one, two or three strongest axes with
+a coarser one for the others. A rule is certified by E S^j e^{tS}, j = 0, 1, which is known in
+closed form for every form S: moments of polynomials of low degree do not show that all directions
+of a rule miss a strong axis.
 """
 
 import itertools
 import math
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import Literal, NamedTuple
 
@@ -18,6 +25,8 @@ from scipy.special import gammaln, roots_genlaguerre
 # which functions a rule averages: any; even ones; those even in every coordinate
 Symmetry = Literal["none", "even", "coordinates"]
 _MOST_DIRECTIONS = 2500
+_MOST_POINTS, _MOST_NUMBERS = 40_000, 2**23  # of a rule; the numbers are points times dimensions
+_STRONG = 3  # axes that may have a rule of their own
 _NEGLIGIBLE = 1e-10  # weight of a radius
 _TAIL, _ROUNDING = 7.5, 1e-16  # of radii around sqrt(d), and of their weights
 
@@ -27,6 +36,129 @@ class GaussianRule(NamedTuple):
 
     points: np.ndarray
     weights: np.ndarray
+
+
+class Form(NamedTuple):
+    """S = xi'matrix xi + 2 linear'xi + constant."""
+
+    matrix: np.ndarray
+    linear: np.ndarray
+    constant: float
+
+    @staticmethod
+    def of_square(factor: np.ndarray, offset: np.ndarray) -> "Form":
+        """|factor xi + offset|^2."""
+        return Form(factor.T @ factor, factor.T @ offset, float(offset @ offset))
+
+    def at(self, points: np.ndarray) -> np.ndarray:
+        """S at points of shape (n, d)."""
+        return np.sum((points @ self.matrix + 2 * self.linear) * points, axis=1) + self.constant
+
+    def deviations(self) -> float:
+        """E S and two standard deviations."""
+        variance = 2 * np.sum(self.matrix**2) + 4 * self.linear @ self.linear
+        return float(np.trace(self.matrix) + self.constant + 2 * math.sqrt(variance))
+
+    def tilted(self, t: float) -> tuple[float, float]:
+        """E e^{tS} and E S e^{tS}, for t below 1/2 over the largest eigenvalue."""
+        stretch = np.eye(len(self.matrix)) - 2 * t * self.matrix
+        moved = 2 * t * np.linalg.solve(stretch, self.linear)
+        log = t * (self.constant + self.linear @ moved) - np.linalg.slogdet(stretch)[1] / 2
+        mean = np.trace(np.linalg.solve(stretch, self.matrix)) + self.constant
+        mean += 2 * self.linear @ moved + moved @ self.matrix @ moved
+        return math.exp(log), math.exp(log) * float(mean)
+
+
+class FittedRule(NamedTuple):
+    """A rule, and its largest relative error on the averages that certify it."""
+
+    points: np.ndarray
+    weights: np.ndarray
+    gap: float
+
+
+def fitted_rule(
+    forms: Sequence[Form], level: int, symmetry: Symmetry, log_length: float
+) -> FittedRule:
+    """The rule of a level that serves functions of these forms best.
+
+    `log_length` is that of the prompt: moments of softmaxes change by a factor of L at most, which
+    bounds the exponents t. With symmetry "coordinates" the matrices of the forms are diagonal. The
+    gap is infinite where no rule has a reasonable size.
+    """
+    d = len(forms[0].matrix)
+    exponents = [_largest_exponent(form, log_length) for form in forms]
+    strengths, axes = _principal_axes(sum(form.matrix for form in forms), symmetry)
+    seen = strengths > 1e-14 * strengths.max(initial=0.0)
+    if not any(np.any(form.linear) for form in forms) or symmetry != "none":
+        axes = axes[:, seen] if seen.any() else axes[:, :1]
+    best = FittedRule(np.zeros((1, d)), np.ones(1), math.inf)
+    for strong in range(min(_STRONG, axes.shape[1] - 1) + 1 if axes.shape[1] > 3 else 1):
+        rule = _split_rule(axes.shape[1], strong, level, symmetry)
+        if rule is None:
+            continue
+        points = rule.points @ axes.T
+        gaps = [
+            _gap(form, t, points, rule.weights) for form, t in zip(forms, exponents, strict=True)
+        ]
+        if not max(gaps) >= best.gap:
+            best = FittedRule(points, rule.weights, max(gaps))
+    return best
+
+
+def _largest_exponent(form: Form, log_length: float) -> float:
+    top = float(np.linalg.eigvalsh(form.matrix)[-1])
+    limits = [1.0, 0.25 / max(top, 1e-300), max(log_length, 1.0) / max(form.deviations(), 1e-300)]
+    return min(limits)
+
+
+def _principal_axes(matrix: np.ndarray, symmetry: Symmetry) -> tuple[np.ndarray, np.ndarray]:
+    """Eigenvalues and axes, the strongest first; the coordinate axes of a diagonal matrix."""
+    if symmetry == "coordinates":
+        strengths, axes = np.diag(matrix), np.eye(len(matrix))
+    else:
+        strengths, axes = np.linalg.eigh(matrix)
+    order = np.argsort(-strengths, kind="stable")
+    return strengths[order], axes[:, order]
+
+
+def _gap(form: Form, exponent: float, points: np.ndarray, weights: np.ndarray) -> float:
+    """The largest error on E S^j e^{tS}, relative to the average or to that for t = 0."""
+    S, worst = form.at(points), 0.0
+    still = (1.0, form.tilted(0.0)[1])
+    for t in (-exponent, exponent / 2, exponent):
+        weighted = weights * np.exp(t * S)
+        found = weighted.sum(), weighted @ S
+        for value, known, scale in zip(found, form.tilted(t), still, strict=True):
+            worst = max(worst, abs(value - known) / max(abs(known), scale, 1e-300))
+    return worst
+
+
+@lru_cache(maxsize=16)
+def _split_rule(d: int, strong: int, level: int, symmetry: Symmetry) -> GaussianRule | None:
+    """The product of `gaussian_rule` for the first axes and a coarser rule for the others; None if
+    it has too many points.
+    """
+    if strong == 0:
+        order = _order(d, level, symmetry)
+        count = (8 + 4 * level) * (_count(d, order, symmetry) if d > 3 else 1)
+        return None if count * d > _MOST_NUMBERS else gaussian_rule(d, level, symmetry)
+    first = gaussian_rule(strong, level, symmetry)
+    rest = symmetry if symmetry == "coordinates" else "none"
+    most = min(_MOST_POINTS, _MOST_NUMBERS // d) // len(first.weights)
+    for order in range(level + 1, 0, -1):
+        if (order + 1) * _count(d - strong, order, rest) <= most:
+            break
+    else:
+        return None
+    radii, by_radius = radial_rule(d - strong, order + 1)
+    directions, by_direction = _signed(*_symmetric_rule(d - strong, order), rest)
+    others = (radii[:, None, None] * directions).reshape(-1, d - strong)
+    points = np.concatenate(
+        [np.repeat(first.points, len(others), 0), np.tile(others, (len(first.points), 1))], axis=1
+    )
+    weights = np.multiply.outer(first.weights, np.outer(by_radius, by_direction)).ravel()
+    return GaussianRule(points, weights)
 
 
 @lru_cache(maxsize=64)
@@ -82,10 +214,17 @@ def _sphere(d: int, level: int, symmetry: Symmetry) -> tuple[np.ndarray, np.ndar
         tall = np.broadcast_to(height[upper, None, None], (*flat.shape[:2], 1))
         points = np.concatenate([flat, tall], axis=2).reshape(-1, 3)
         return _signed(points, np.outer(by_height[upper], by_angle).ravel(), symmetry)
-    order = 2 * level
-    while order > 1 and _count(d, order, symmetry) > _MOST_DIRECTIONS:
-        order -= 1
-    return _signed(*_symmetric_rule(d, order), symmetry)
+    return _signed(*_symmetric_rule(d, _order(d, level, symmetry)), symmetry)
+
+
+def _order(d: int, level: int, symmetry: Symmetry) -> int:
+    """The order of a symmetric rule: one less for every level, so that directions differ."""
+    largest = 2 * level
+    while largest > 1 and _count(d, largest, symmetry) > _MOST_DIRECTIONS:
+        largest -= 1
+    if level > 1:
+        return largest
+    return max(1, min(largest, _order(d, 2, symmetry) - 1))
 
 
 def _signed(

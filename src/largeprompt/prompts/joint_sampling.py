@@ -24,7 +24,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, UInt32
 
-from .._linalg import psd_sqrt, without_slope
+from .._linalg import psd_sqrt, triangular_root, without_slope
 from .._softmax_sums import NO_WEIGHT
 from ..attention import AbstractHead
 from ..attention.softmax import tilts_of
@@ -89,7 +89,7 @@ def joint_outputs(
         means = first / total[:, None]
         shares = second / (total[:, None] * total)
         noise, _ = normal_pairs(for_rest, prompt, counters((len(V), mu.dim)), mu.dtype)
-        noise = _product(_product(psd_sqrt(shares), noise), frame.noise_root)
+        noise = _product(_product(triangular_root(shares), noise), frame.noise_root)
         tokens = mu.centre + _product(means, frame.along.T) + noise  # the mean token of every head
         return jnp.einsum("hmd,hd->m", V, tokens, precision="highest")
 
@@ -119,7 +119,7 @@ def joint_gradients(
         )
         gram = _product(_product(centred, gram), centred.T)
         noise, _ = normal_pairs(for_rest, prompt, counters((2 * H, mu.dim)), mu.dtype)
-        noise = _product(_product(psd_sqrt(gram), noise), frame.noise_root)
+        noise = _product(_product(triangular_root(gram), noise), frame.noise_root)
         moved = _product(_product(centred, rows), frame.along.T) + noise
         tokens = mu.centre + moved[:H]
         return moved[H:, :, None] * z, y[:, None] * tokens[:, None, :]

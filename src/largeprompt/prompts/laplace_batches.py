@@ -20,7 +20,7 @@ from .._arrays import Values, library, to_jax, to_numpy
 from .._float64 import is_traced
 from ..attention import AbstractHead
 from .gaussian_tokens import Bounded
-from .laplace_integral import Form, Sums, integral, nodes_for, one_token_sums
+from .laplace_integral import Form, Sums, integral, nodes_for, one_token_sums, scale_of
 from .token_laws import TRACED, TokenLaw, fixed, lattice_size, noisy_atoms
 
 LONGEST = 1e15
@@ -178,10 +178,9 @@ def averages_of(
     value, error = integrals(form, sums, which, xp.ravel(L))
     value = certified(value, error, lambda: widest_scores(law, tilts))
     xp = library(value)
-    # the relative error of an entry of a vector or a matrix refers to the largest possible one
     entries = (1,) * (value.ndim - 1)
     largest = sums.largest if isinstance(sums, Sums) else np.array([s.largest for s in sums])
-    scale = abs(value) if value.ndim == 1 else largest[which]
+    scale = scale_of(value, largest[which])
     error = xp.broadcast_to((error * scale).reshape(-1, *entries), value.shape)
     shape = (*L.shape, *value.shape[1:])
     kept = finite.reshape((*L.shape, *entries))

@@ -247,13 +247,21 @@ def integral(form: Form, sums: Sums, L: Values) -> tuple[Values, Values]:
     unit = (rule(checked) * _power_of_total(sums.moments.T, 1 / column)).sum(1)
     error = _SAFETY * abs(unit - 1) + gamma_decay(2 * math.pi / sums.step, checked) + sums.lattice
     error = error + 2 * checked * sums.rounding  # each p_i changes by the factor e^{2 rounding}
-    # a squared error is positive; entries of a vector or a matrix may vanish
-    reference = value if value.ndim == 1 else sums.largest + 0 * unit
+    reference = scale_of(value, sums.largest)
     lost = 3 * sums.largest * xp.exp(L * sums.log_phi_beyond)
     lost = lost + _ROUNDING * size.reshape(len(L), -1).max(1)
     zero = sums.largest == 0  # one atom
     error = error + xp.where(zero, 0.0, lost / xp.where(zero, 1.0, reference))
     return value, fixed(error)
+
+
+def scale_of(value: Values, largest: Values) -> Values:
+    """What relative errors refer to: a squared error itself, the trace of a matrix of squares, and
+    the largest possible entry of a vector, all of whose entries may vanish.
+    """
+    if value.ndim == 1:
+        return abs(value)
+    return value.trace(axis1=-2, axis2=-1) if value.ndim == 3 else largest + 0 * value[:, 0]
 
 
 def _power_of_total(moments: Values, inverse: Values) -> Values:

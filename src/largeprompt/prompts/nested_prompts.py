@@ -17,15 +17,17 @@ from jaxtyping import Array, Float
 
 from .. import _checks
 from .._arrays import Values
-from .._float64 import in_float64
+from .._float64 import in_float64, is_traced
 from .._typing import ArrayInput
 from ..attention import AbstractHead, Head
 from ..measures import AbstractMeasure, Gaussian
 from ..participation import checked_lengths, nested_pair_moments_at
 from . import gaussian_tokens, many_heads, mixture_heads
-from .gaussian_tokens import by_library, like, scores_of
+from .gaussian_tokens import Bounded, by_library, like, scores_of
 from .mixture_tokens import require_law
 from .pairs import pairs
+
+_ACCURACY = 1e-7  # relative error beyond which terms cancel too much
 
 
 @_checks.accepts(head=AbstractHead, mu=AbstractMeasure)
@@ -52,28 +54,44 @@ def prefix_difference(
     """
     each = [pairs(one, mu, z, L) for one in head.heads]
     firsts = pairs(head.heads[0], mu, z, first)[2]
+    firsts, lengths = checked_lengths("prefix_difference", firsts, each[0][2])
     normal = mu.as_gaussian()
     if normal is None:
         fix = "draw prompts with mu.sample(key, L) and attend to them and to their first tokens"
         require_law(mu, "the difference to the first tokens", fix)
-        firsts, lengths = checked_lengths("prefix_difference", firsts, each[0][2])
         return mixture_heads.prefix_difference(head, mu, z, firsts, lengths).value
-    tilts = (tilts for _, tilts, _ in each)
-    shared = by_library(_shared, head, normal, firsts, each[0][2], *tilts)
+    found = by_library(_of_moments, head, normal, firsts, lengths, *(at for _, at, _ in each))
     own = gaussian_tokens if len(each) == 1 else many_heads
-    errors = [own.output_error(head, normal, z, length).value for length in (first, L)]
-    return errors[0] + errors[1] - 2 * shared
+    errors = [own.output_error(head, normal, z, length) for length in (first, L)]
+    parts = [*errors, Bounded(-2 * found.value, 2 * found.error)]
+    value, error = (sum(part[1:], start=part[0]) for part in zip(*parts, strict=True))
+    lost = error > _ACCURACY * abs(value)
+    if is_traced(lost):
+        return _checks.require(
+            value,
+            lost & (firsts < lengths),
+            rule=f"prefix_difference must have a relative error of at most {_ACCURACY:g}",
+            received="a larger one: `first` is close to L, or the scores are too large",
+            fix="call it with known numbers, outside of jit, vmap and grad",
+        )
+    if not np.any(lost):
+        return value
+    # few more tokens: no difference of large terms
+    return mixture_heads.prefix_difference(head, normal, z, firsts, lengths).value
 
 
-def _shared(head: AbstractHead, mu: Gaussian, first: Values, L: Values, *tilts: Values) -> Values:
+def _of_moments(
+    head: AbstractHead, mu: Gaussian, first: Values, L: Values, *tilts: Values
+) -> Bounded:
     """E <T_first - T, T_L - T>, the sum over all pairs of heads."""
     every = list(zip(head.heads, tilts, strict=True))
-    return sum(_of_two(mu, a, b, first, L) for a, b in itertools.product(every, every))
+    found = [_of_two(mu, a, b, first, L) for a, b in itertools.product(every, every)]
+    return Bounded(*(sum(part[1:], start=part[0]) for part in zip(*found, strict=True)))
 
 
 def _of_two(
     mu: Gaussian, a: tuple[Head, Values], b: tuple[Head, Values], first: Values, L: Values
-) -> Values:
+) -> Bounded:
     """The same of head a on the first tokens and head b on all, each at its tilts."""
     one, two = scores_of(mu, a[1]), scores_of(mu, b[1])
     if a is b:
@@ -86,10 +104,13 @@ def _of_two(
         """<V_a left, V_b right>."""
         return ((left @ a[0].V.T) * (right @ b[0].V.T)).sum(-1)
 
-    return (
-        m.c11 * (a[0].V @ mu.covariance @ b[0].V.T).trace()
-        + 2 * (m.a2c11 - m.c21) * read(one.pull, one.pull)
-        + 2 * (m.b2c11 - m.c12) * read(two.pull, two.pull)
-        + m.a2b2 * read(one.pull, two.pull)
-        + (m.c11 - m.c21 - m.c12 + m.c11_squared) * read(two.pull, one.pull)
+    trace = (a[0].V @ mu.covariance @ b[0].V.T).trace()
+    terms = (
+        (m.c11, 0.0, trace),
+        (2 * m.a2c11, 2 * m.c21, read(one.pull, one.pull)),
+        (2 * m.b2c11, 2 * m.c12, read(two.pull, two.pull)),
+        (m.a2b2, 0.0, read(one.pull, two.pull)),
+        (m.c11 + m.c11_squared, m.c21 + m.c12, read(two.pull, one.pull)),
     )
+    value = sum((more - less) * form for more, less, form in terms)
+    return Bounded(value, m.error * sum((more + less) * abs(form) for more, less, form in terms))

@@ -5,6 +5,7 @@ mixtures of Gaussians and atoms: the Laplace integral, query by query, its sums 
 once for all lengths. Other tokens: the same for points that represent them.
 """
 
+import itertools
 import math
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
@@ -22,7 +23,7 @@ from ..attention.softmax import inside_domain, queries_of
 from ..measures import AbstractMeasure, Empirical, Gaussian
 from ..participation import Along
 from .gaussian_averages import Decomposition
-from .gaussian_rule import Symmetry, gaussian_rule
+from .gaussian_rule import Form, Symmetry, fitted_rule
 from .pairs import flat_pairs
 from .quadratic_form import Average
 from .quantities import AbstractQuantity, sampled_only
@@ -261,10 +262,10 @@ def _over_points(
     if normal is None and token_law(mu) is None:
         raise sampled_only(quantity)
     even = normal is not None and not np.any(np.asarray(normal.centre))
-    rules, coarse = _points_for(nu, even, scrambling)
+    rules_for = _points_for(head, mu, nu, even, scrambling)
 
-    def total(points: _Points, lengths: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        where = (points.z[:, None], lengths[None])
+    def total(points: _Points, length: float) -> tuple[np.ndarray, np.ndarray]:
+        where = (points.z, np.full(len(points.z), length))
         if normal is not None:
             found = quantity.gaussian(head, normal, *where)
         elif atoms is not None:
@@ -277,31 +278,46 @@ def _over_points(
         shares = np.abs(points.weights)
         return np.tensordot(points.weights, value, 1), np.tensordot(shares, error, 1)
 
-    def evaluate(lengths: np.ndarray) -> Values:
-        found = [total(points, lengths) for points in rules]
+    def at(length: float) -> tuple[np.ndarray, np.ndarray]:
+        rules, coarse, gap = rules_for(length)
+        found = [total(points, length) for points in rules]
         value = np.mean([v for v, _ in found], axis=0)
-        error = np.mean([e for _, e in found], axis=0)
+        error = np.mean([e for _, e in found], axis=0) + gap * np.max(np.abs(value))
         if len(found) > 1:
             error = error + np.std([v for v, _ in found], axis=0, ddof=1) / math.sqrt(len(found))
         if coarse is not None:
-            error = error + np.abs(total(coarse, lengths)[0] - value)
+            error = error + np.abs(total(coarse, length)[0] - value)
         worst = float(np.max(error)) / max(float(np.max(np.abs(value))), 1e-300)
         if scrambling is None and worst > _PROMISE_OF_POINTS:
-            raise _checks.error(
-                "averages of several heads over queries must be known to a relative error of "
-                f"{_PROMISE_OF_POINTS:g}",
-                f"an error of {worst:.1e}, with queries of law {type(nu).__name__}",
-                "pass method=lp.MonteCarlo(key), or scale the heads down",
-            )
-        return Values(value, error)
+            raise _not_known(nu, length, worst)
+        return np.asarray(value), np.asarray(error)
+
+    def evaluate(lengths: np.ndarray) -> Values:
+        value, error = zip(*map(at, lengths), strict=True)
+        return Values(np.stack(value), np.stack(error))
 
     return evaluate
 
 
+def _not_known(nu: AbstractMeasure, length: float, error: float) -> ValueError:
+    return _checks.error(
+        "averages of several heads over queries must be known to a relative error of "
+        f"{_PROMISE_OF_POINTS:g}",
+        f"an error of {error:.1e} at L = {length:g}, with queries of law {type(nu).__name__} of "
+        f"dimension {nu.dim}",
+        "pass method=lp.MonteCarlo(key), or scale the heads down",
+    )
+
+
 def _points_for(
-    nu: AbstractMeasure, even: bool, scrambling: Scrambling | None
-) -> tuple[list[_Points], _Points | None]:
-    """Points for the queries, and fewer of them whose distance is an error (None: exact).
+    head: AbstractHead,
+    mu: AbstractMeasure,
+    nu: AbstractMeasure,
+    even: bool,
+    scrambling: Scrambling | None,
+) -> Callable[[float], tuple[list[_Points], _Points | None, float]]:
+    """For each length: points for the queries, fewer of them whose distance is an error (None:
+    exact), and the relative error of the points on averages that are known.
 
     `even` functions of the query agree at z and -z.
     """
@@ -312,19 +328,43 @@ def _points_for(
 
     atoms, normal = nu.atoms(), nu.as_gaussian()
     if atoms is not None and atoms.n <= _MOST_QUERIES:
-        return [points_of(atoms)], None
+        points = [points_of(atoms)]
+        return lambda length: (points, None, 0.0)
     if normal is not None:
         mean, cov = (np.asarray(a, np.float64) for a in (normal.centre, normal.covariance))
         root = covariance_root(cov)
         root = root[:, np.linalg.norm(root, axis=0) > 1e-8 * np.linalg.norm(root)]
         symmetry: Symmetry = "even" if even and not np.any(mean) else "none"
-        each = [gaussian_rule(root.shape[1], level, symmetry) for level in (2, 1)]
-        fine, coarse = (_Points(mean + rule.points @ root.T, rule.weights) for rule in each)
-        return [fine], coarse
+        forms = _forms(head, mu, mean, root)
+
+        def fitted(length: float) -> tuple[list[_Points], _Points, float]:
+            log_length = math.log(length) if math.isfinite(length) else 0.0
+            fine, coarse = (fitted_rule(forms, level, symmetry, log_length) for level in (2, 1))
+            if not fine.gap <= _PROMISE_OF_POINTS:
+                raise _not_known(nu, length, fine.gap)
+            places = (_Points(mean + rule.points @ root.T, rule.weights) for rule in (fine, coarse))
+            return [next(places)], next(places), fine.gap
+
+        return fitted
     queries, fewer = nu.quadrature(), nu.quadrature(-1)
     if queries is not None and fewer is not None and queries.n <= _MOST_QUERIES:
-        return [points_of(queries)], points_of(fewer)
-    return [points_of(law) for law in scrambled(nu, scrambling, _QUERIES, "queries")], None
+        points, less = [points_of(queries)], points_of(fewer)
+        return lambda length: (points, less, 0.0)
+    points = [points_of(law) for law in scrambled(nu, scrambling, _QUERIES, "queries")]
+    return lambda length: (points, None, 0.0)
+
+
+def _forms(
+    head: AbstractHead, mu: AbstractMeasure, mean: np.ndarray, root: np.ndarray
+) -> list[Form]:
+    """Variances of the scores of every head at the query mean + root xi, and of half the sum and
+    half the difference of the scores of every two.
+    """
+    through = covariance_root(np.asarray(mu.cov(), np.float64)).T
+    factors = [through @ np.asarray(one.U, np.float64) for one in head.heads]
+    for a, b in itertools.combinations(factors[: len(head.heads)], 2):
+        factors += [(a + b) / 2, (a - b) / 2]
+    return [Form.of_square(factor @ root, factor @ mean) for factor in factors]
 
 
 class _Pairing(NamedTuple):
