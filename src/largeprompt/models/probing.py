@@ -21,7 +21,7 @@ from .. import _checks
 from .._float64 import in_float64
 from .._progress import progress_bar
 from .._provenance import code_version, versions
-from .._search import smallest_length
+from .._search import last_crossing, scan
 from ..attention import Head
 from ..compression import Experts, compress, experts, linearise
 from ..compression.compressed import draft_of
@@ -450,8 +450,8 @@ def _exact_errors(recorded: RecordedHead, target: float) -> tuple[np.ndarray, fl
         curve = table.at(_LENGTHS).value.mean(axis=0)
         if not curve.max() > 0:
             return curve, 1.0
-        needed = smallest_length(
-            lambda lengths: table.at(lengths).value.mean(axis=0) > target, _LONGEST
+        needed = last_crossing(
+            lambda lengths: table.at(lengths).value.mean(axis=0) - target, scan(_LONGEST)
         )
     except ValueError:
         return np.full(len(_LENGTHS), np.nan), math.nan
