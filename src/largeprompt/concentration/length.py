@@ -79,6 +79,12 @@ def prompt_length_for(
     method = as_method(method)
     nu = query_law("z", z)
     check_dimensions(head, mu, nu)
+    if not quantity.refers_to_limit:
+        raise _checks.error(
+            "a length is sought for a distance to the infinite prompt",
+            quantity.name,
+            "pass lp.OutputError() or lp.GradientError('U' or 'V')",
+        )
     share = ""
     target = _checks.number("tolerance", tolerance, "pass for example 0.01", above=0.0)
     ends = (target, target)
