@@ -2,6 +2,7 @@
 
 import math
 import re
+import time
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -24,7 +25,9 @@ LONGEST = 1e15
 _SHORT = 100.0  # averages over wide scores may not be known for some prompts below this length
 _NUMERICAL = 1e-9  # relative errors up to here are rounding, and do not lengthen a prompt
 _TIE = 1e-12  # relative distance at which an error meets the tolerance
-_AT_ONCE = 16  # lengths evaluated between two steps of the progress bar
+_AT_ONCE = 16  # the most lengths evaluated between two steps of the progress bar
+_STEP = 0.5  # seconds that such a step should take
+_PATIENCE = 1800.0  # seconds that the scan of all lengths may be expected to take
 
 
 class PromptLength(NamedTuple):
@@ -144,17 +147,20 @@ class _Errors:
     def __init__(self, along: Callable[[float], AlongLength], advance: Callable[..., None]):
         self._along, self._advance = along, advance
         self._parts: dict[float, AlongLength] = {}
+        self._at_once = 1
         self._known: dict[float, tuple[float, float]] = {}
 
     def __call__(self, lengths: np.ndarray) -> Values:
         missing = np.array([L for L in np.unique(lengths) if float(L) not in self._known])
-        for start in range(0, len(missing), _AT_ONCE):
-            some = missing[start : start + _AT_ONCE]
+        while missing.size:
+            some, missing = missing[: self._at_once], missing[self._at_once :]
+            begun = time.monotonic()
             try:
                 self._compute(some)
             except ValueError:
                 for length in some:
                     self._compute_if_known(length)
+            self._pace((time.monotonic() - begun) / len(some), len(missing))
         found = np.array([self._known[float(L)] for L in lengths])
         return Values(found[:, 0], found[:, 1])
 
@@ -172,6 +178,16 @@ class _Errors:
         if np.any(unknown >= _SHORT):
             said += f" The errors of more than {lengths[known][-1]:.2g} tokens are not known."
         return lengths[known], said
+
+    def _pace(self, seconds: float, left: int) -> None:
+        """Choose how many lengths to evaluate at once; raise where the rest would take too long."""
+        self._at_once = min(max(int(_STEP / max(seconds, 1e-9)), 1), 2 * self._at_once, _AT_ONCE)
+        if seconds * left > _PATIENCE:
+            raise _checks.error(
+                f"the scan of all lengths must take less than {_PATIENCE / 60:g} minutes",
+                f"{left} lengths to go, of {seconds:.0f} seconds each",
+                "pass one query, an Empirical of a few queries, or fewer heads",
+            )
 
     def _compute_if_known(self, length: float) -> None:
         try:

@@ -264,7 +264,8 @@ def _over_points(
     even = normal is not None and not np.any(np.asarray(normal.centre))
     rules, coarse = _points_for(nu, even, scrambling)
 
-    def total(points: _Points, lengths: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def total(points: _Points, lengths: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """The average, its numerical error, and the sizes of its terms, (points, lengths)."""
         where = (points.z[:, None], lengths[None])
         if normal is not None:
             found = quantity.gaussian(head, normal, *where)
@@ -276,14 +277,20 @@ def _over_points(
             raise sampled_only(quantity)
         value, error = (np.asarray(part) for part in found)
         shares = np.abs(points.weights)
-        return np.tensordot(points.weights, value, 1), np.tensordot(shares, error, 1)
+        sizes = np.linalg.norm(value.reshape(*value.shape[:2], -1), axis=-1)
+        return (
+            np.tensordot(points.weights, value, 1),
+            np.tensordot(shares, error, 1),
+            shares[:, None] * sizes,
+        )
 
     def evaluate(lengths: np.ndarray) -> Values:
         found = [total(points, lengths) for points in rules]
-        value = np.mean([v for v, _ in found], axis=0)
-        error = np.mean([e for _, e in found], axis=0)
+        value = np.mean([v for v, *_ in found], axis=0)
+        error = np.mean([e for _, e, _ in found], axis=0)
         if len(found) > 1:
-            error = error + np.std([v for v, _ in found], axis=0, ddof=1) / math.sqrt(len(found))
+            _check_tail(np.concatenate([sizes for *_, sizes in found]), lengths)
+            error = error + np.std([v for v, *_ in found], axis=0, ddof=1) / math.sqrt(len(found))
         if coarse is not None:
             error = error + np.abs(total(coarse, lengths)[0] - value)
         worst = float(np.max(error)) / max(float(np.max(np.abs(value))), 1e-300)
