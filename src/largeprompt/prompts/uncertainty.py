@@ -271,13 +271,15 @@ def _of_one_head(
     if xp is jnp:
         sizes, rounding = jax.lax.stop_gradient((sizes, rounding))
     indices = pareto_index(sizes, xp.broadcast_to(rounding[:, None], sizes.shape[:-1]))
+    # few words beyond many equal ones are no tail: the weights and their influence read that
+    signed = xp.where(xp.isposinf(indices[:, 2:]), -xp.inf, indices[:, 2:])
     return (
         output,
         terms,
         half_output,
         1 / (weights**2).sum(-1),
         indices[:, 0],
-        indices[:, 1:].max(-1),
+        xp.maximum(indices[:, 1], signed.max(-1)),
     )
 
 
