@@ -139,9 +139,9 @@ def prompt_uncertainty(
     Pareto tail indices say whether to trust it (`reading`): of the weights p_i; of the terms
     p_i (1 + |v_i - T_L|^2 / s^2)^(1/2), $s^2 = sum_i p_i |v_i - T_L|^2$, as for scores along the
     value that is read the weights alone look harmless too long; and of the positive and of the
-    negative terms p_i (v_i - T_L) of every coordinate, as values may be heavy where weights are
-    not. The largest counts. What the prompt does not show at all, such as a rare token that would
-    take all the weight, no diagnostic can find.
+    negative terms p_i (v_i - T_L) of every coordinate, unless most of them repeat, as values may be
+    heavy where weights are not. The largest counts. What the prompt does not show at all, such as
+    a rare token that would take all the weight, no diagnostic can find.
 
     Of a `MultiHead` the residuals of all heads are added token by token before they are squared:
     heads that oppose each other have the small error of their sum. Effective tokens and tail
@@ -271,16 +271,24 @@ def _of_one_head(
     if xp is jnp:
         sizes, rounding = jax.lax.stop_gradient((sizes, rounding))
     indices = pareto_index(sizes, xp.broadcast_to(rounding[:, None], sizes.shape[:-1]))
-    # few words beyond many equal ones are no tail: the weights and their influence read that
-    signed = xp.where(xp.isposinf(indices[:, 2:]), -xp.inf, indices[:, 2:])
+    # words that come again and again are no tail: the weights and their influence read them
+    of_terms = xp.where(_mostly_distinct(sizes[:, 2:], rounding), indices[:, 2:], -xp.inf)
     return (
         output,
         terms,
         half_output,
         1 / (weights**2).sum(-1),
         indices[:, 0],
-        xp.maximum(indices[:, 1], signed.max(-1)),
+        xp.maximum(indices[:, 1], of_terms.max(-1)),
     )
+
+
+def _mostly_distinct(sizes: Values, rounding: Values) -> Values:
+    """Whether more than half of the positive sizes along the last axis differ from all others."""
+    xp = library(sizes)
+    ordered = xp.sort(sizes, axis=-1)
+    differs = ordered[..., 1:] > ordered[..., :-1] * (1 + rounding[:, None, None])
+    return 2 * differs.sum(-1) > (sizes > 0).sum(-1)
 
 
 def _largest_norm(rows: Values) -> Values:
