@@ -110,3 +110,21 @@ def test_expect_of_points_over_queries_uses_the_known_limit():
     limit = lp.expect(lp.SecondMoment(), UNIT, _Normal(), nu, np.inf, METHOD)
     np.testing.assert_allclose(limit.value, [[0.5 * 4 + 0.3 + 0.2 * 16]], rtol=1e-12)
     assert limit.error < 1e-12
+
+
+def test_gradient_error_of_represented_tokens_at_the_query_zero():
+    """dT/dU is proportional to the query."""
+    found = lp.expect(lp.GradientError("U"), UNIT, _Normal(), [0.0], np.append(SHORT, 1e3), METHOD)
+    assert np.all(found.value == 0)
+    assert np.all(found.error == 0)
+
+
+def test_finite_mean_of_represented_tokens_without_a_limit():
+    """Two exponential tokens at u = 1.5, where E e^(ux) is infinite: E T_2 by quadrature."""
+    exact = quad(lambda d: np.exp(-d) * (0.5 + d / (1 + np.exp(-1.5 * d)) - 1), 0, 60)[0]
+    found = lp.expect(lp.Output(), UNIT, _Exponential(), [1.5], [1.0, 2.0], METHOD)
+    assert found.value[0, 0] == pytest.approx(0.0, abs=1e-12)
+    assert abs(found.value[1, 0] - exact) < 5 * found.error[1, 0]
+    assert found.value[1, 0] == pytest.approx(exact, abs=0.01)
+    with pytest.raises(ValueError, match="U z must lie in the domain"):
+        lp.expect(lp.Output(), UNIT, _Exponential(), [1.5], np.inf, METHOD)

@@ -15,9 +15,11 @@ The error has r times the distance to the average of long prompts, or for dT/dU 
 from collections.abc import Callable
 from typing import NamedTuple
 
+import jax.numpy as jnp
 import numpy as np
 
 from ..attention import AbstractHead, attend
+from ..attention.softmax import inside_domain
 from ..measures import AbstractMeasure, Empirical
 from . import mixture_tokens
 from .quantities import AbstractQuantity, MeanOutput, at_each_query
@@ -51,12 +53,17 @@ def represented_average(
     average = quantity.along_length(head, mu, points, z, longest)
     reader, tilts = quantity.reader(head), z @ np.asarray(head.U).T
     tails = [tail_of(mu, law, tilt) for law, tilt in zip(points, tilts, strict=True)]
-    limit = np.asarray(attend(reader, mu, z))[:, None]
     means = [np.asarray(law.tilted_mean(u)) for law, u in zip(points, tilts, strict=True)]
     own_limit = (np.stack(means) @ np.asarray(reader.V).T)[:, None]
+    inside = np.array([bool(mu.in_domain(u)) for u in tilts])
+    limit = own_limit.copy()  # where there is none, averages at finite L exist all the same
+    if inside.any():
+        limit[inside, 0] = np.asarray(attend(reader, mu, z[inside]))
     one_token = quantity.of_one_token(head, mu, z)
 
     def represented(lengths: np.ndarray) -> Represented:
+        if np.any(np.isinf(lengths)):
+            inside_domain(head, mu, jnp.asarray(z))  # raises where there is no limit
         ends = np.concatenate([lengths, [1.0, np.inf]])
         value, error = (np.array(part) for part in average(ends))
         axes = (1,) * (value.ndim - 2)
@@ -75,7 +82,8 @@ def represented_average(
         from_gap = share * np.abs(new - if_long)
         if one_token is not None:
             if not quantity.from_output:
-                ratio = (one_token / value[:, -2])[:, None]
+                own = value[:, -2:-1]
+                ratio = np.where(own > 0, one_token[:, None] / np.where(own > 0, own, 1.0), 1.0)
                 new = value * ratio ** (1 - share)
                 from_gap = np.abs(new - value)
             single = ends == 1
