@@ -241,3 +241,19 @@ def test_concentration_curve_raises_without_the_tail_of_queries():
         lp.concentration_curve(
             head, mu, Wide(), [1e15], method=lp.QuasiMonteCarlo(jax.random.key(0))
         )
+
+
+def test_expect_of_several_heads_raises_without_the_tail_of_queries():
+    """Two equal halves are one head, and two equal parts one Gaussian, whose averages are exact:
+    within 5 errors at L = 10; at L = 1e9 rare large queries carry the average (3.52e-6).
+    """
+    one, halves = (
+        lp.Head(U=np.eye(1), V=np.eye(1)),
+        lp.MultiHead([lp.Head(U=np.eye(1), V=np.eye(1) / 2)] * 2),
+    )
+    mu, method = lp.Gaussian([0.0], [[1.0]]), lp.QuasiMonteCarlo(jax.random.key(0))
+    found = lp.expect(lp.OutputError(), halves, mu, _two_equal_parts(1), 10.0, method)
+    exact = lp.output_error(one, mu, mu, 10.0)
+    assert abs(found.value - exact) <= 5 * found.error < 0.5 * exact
+    with pytest.raises(ValueError, match=r"tail index above 0.7 from L = 1e\+09"):
+        lp.expect(lp.OutputError(), halves, mu, _two_equal_parts(1), 1e9, method)

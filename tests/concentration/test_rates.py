@@ -13,6 +13,7 @@ import xarray as xr
 from scipy import optimize, stats
 
 import largeprompt as lp
+from largeprompt.concentration import length
 from largeprompt.concentration.rates import regime_exponent, steepness
 
 
@@ -259,3 +260,123 @@ def test_prompt_length_for_is_the_length_from_which_on_it_holds():
     for tolerance in (700.0, 600.0, 60.0, 49.0):
         found = lp.prompt_length_for(head, mu, z, tolerance, quantity=lp.GradientError("U"))
         assert found.length == 1 + np.max(lengths[errors > tolerance], initial=0.0)
+
+
+def test_prompt_length_for_a_rare_token_that_takes_the_weight():
+    """One token in 1e8 of weight e^13.8: a prompt of one token hardly errs, one of a million
+    does. The number of rare tokens is binomial, so the error is a plain sum.
+    """
+    share, score, tolerance = 1e-8, 13.8155, 1.05e-4
+
+    def error(L):
+        k = np.arange(60)
+        limit = share * np.exp(score) / (share * np.exp(score) + 1 - share)
+        outputs = k * np.exp(score) / (k * np.exp(score) + L - k)
+        return stats.binom.pmf(k, L, share) @ (outputs - limit) ** 2
+
+    tokens = lp.Empirical([[0.0], [1.0]], weights=[1 - share, share])
+    unit = lp.Head(U=[[1.0]], V=[[1.0]])
+    found = lp.prompt_length_for(unit, tokens, [score], tolerance)
+    assert error(1) < tolerance < error(1e6) / 20
+    assert 8.9e7 < found.length < 9.1e7
+    assert error(found.length - 100) > tolerance > error(found.length + 100)
+
+
+@pytest.mark.parametrize(("d", "deviation"), [(20, 6.0), (50, 8.0), (100, 10.0)])
+def test_prompt_length_for_gradients_of_large_scores(d, deviation):
+    """dT/dU errs least at L = 1: a tolerance just above that is met far beyond the peak, or not at
+    all; a dense grid of exact errors has none above it from there on.
+    """
+    head, mu = lp.Head(U=np.eye(d), V=np.eye(d)), lp.Gaussian(np.zeros(d), np.eye(d))
+    z, quantity = deviation * np.eye(d)[0], lp.GradientError("U")
+    grid = np.geomspace(1, 1e15, 400)
+    errors = np.asarray(lp.gradient_error(head, mu, z, grid).U)
+    tolerance = 1.01 * errors[0]
+    found = lp.prompt_length_for(head, mu, z, tolerance, quantity=quantity)
+    last = grid[np.flatnonzero(errors > tolerance)[-1]]
+    if last == grid[-1]:
+        assert found.length == math.inf
+    else:
+        assert last < found.length <= grid[grid > last][0]
+
+
+def test_prompt_length_for_meets_a_tie():
+    """Constant scores: the error is 2/L."""
+    mu = lp.Gaussian(np.zeros(2), np.eye(2))
+    found = lp.prompt_length_for(lp.Head(U=np.zeros((2, 2)), V=np.eye(2)), mu, np.ones(2), 0.01)
+    assert found.length == 200
+    assert found.interval == (200, 200)
+
+
+def test_prompt_length_for_wide_scores_over_queries():
+    """kappa = 16: nodes that long prompts need are beyond what short prompts can resolve, and the
+    search takes others for these.
+    """
+    head, mu = lp.Head(U=4 * np.eye(2), V=np.eye(2)), lp.Gaussian(np.zeros(2), np.eye(2))
+    found = lp.prompt_length_for(head, mu, mu, 0.1, relative=True)
+    assert found.tolerance == pytest.approx(3.2)
+    around = lp.output_error(head, mu, mu, [0.999 * found.length, found.length])
+    assert around[0] > 3.2 >= around[1] * (1 - 1e-9)
+    short = lp.prompt_length_for(head, mu, mu, 20.0)
+    around = [float(lp.output_error(head, mu, mu, L)) for L in (short.length - 1, short.length)]
+    assert around[0] > 20 >= around[1]
+
+
+class _Laplace(lp.AbstractAutodiffMeasure):
+    """Density e^(-2|x|): known by its cumulant function and a sampler alone."""
+
+    dim: int = 1
+
+    def log_mgf(self, u):
+        return -jax.numpy.sum(jax.numpy.log1p(-((u / 2) ** 2)))
+
+    def in_domain(self, u):
+        return jax.numpy.all(jax.numpy.abs(u) < 2)
+
+    def sample(self, key, n):
+        return lp.Empirical(jax.random.laplace(key, (n, 1)) / 2)
+
+
+def test_prompt_length_for_random_points_has_an_interval():
+    """The tolerance is relative to the known limit; the interval holds the length of the same law
+    on a fine grid, whose error is exact.
+    """
+    unit, z = lp.Head(U=[[1.0]], V=[[1.0]]), lp.Dirac([0.4])
+    method = lp.QuasiMonteCarlo(jax.random.key(0))
+    found = lp.prompt_length_for(unit, _Laplace(), z, 0.01, relative=True, method=method)
+    limit = 2 * 0.25 * 0.4 / (1 - 0.25 * 0.16)
+    assert found.tolerance == pytest.approx(0.01 * limit**2, rel=1e-12)
+    x = np.arange(-15, 15, 0.01)
+    grid = lp.Empirical(x[:, None], np.exp(-2 * np.abs(x)))
+    known = lp.prompt_length_for(unit, grid, [0.4], found.tolerance)
+    assert 2100 < known.length < 2400
+    low, high = found.interval
+    assert low < known.length < high == found.length
+    assert f"Within two standard errors: {low:.0f} to {high:.0f} tokens." in found.sentence
+
+
+def test_prompt_length_for_says_where_the_error_is_not_known():
+    """A law of queries that is only sampled: its tail is missing at long lengths."""
+
+    class Sampled(lp.AbstractAutodiffMeasure):
+        dim: int = 2
+
+        def log_mgf(self, u):
+            return u @ u / 2
+
+        def sample(self, key, n):
+            return lp.Empirical(jax.random.normal(key, (n, 2)))
+
+    head, mu = lp.Head(U=np.eye(2), V=np.eye(2)), lp.Gaussian(np.zeros(2), np.eye(2))
+    method = lp.QuasiMonteCarlo(jax.random.key(0))
+    found = lp.prompt_length_for(head, mu, Sampled(), 0.5, method=method)
+    exact = lp.prompt_length_for(head, mu, mu, 0.5)
+    assert found.interval[0] <= exact.length <= 1.5 * found.interval[1]
+    assert "tokens are not known" in found.sentence
+
+
+def test_prompt_length_for_gives_up_on_slow_averages(monkeypatch):
+    monkeypatch.setattr(length, "_PATIENCE", 1e-9)
+    head, mu = _configuration()
+    with pytest.raises(ValueError, match="the scan of all lengths must take less"):
+        lp.prompt_length_for(head, mu, mu, 0.1)

@@ -90,6 +90,65 @@ MISTAKES = {
         "relative tolerances are for quantity=OutputError",
     ),
     "bound at one token": (lambda: lp.proposition_3_1(1, 1, 1, [1, 2]), "L must be >= 2"),
+    "bound of complex lengths": (
+        lambda: lp.proposition_3_1(1, 1, 1, 1j),
+        "L must be a real number",
+    ),
+    "bound of ragged lengths": (
+        lambda: lp.proposition_3_4(1, 1, 1, [[2], [3, 4]], "U"),
+        "L must be a real number",
+    ),
+    "bound of no number": (
+        lambda: lp.proposition_3_1(1, 1, 1, float("nan")),
+        "L must be >= 2.*received nan",
+    ),
+    "report of a number": (lambda: lp.bound_report(3), "curve must be a dataset"),
+    "report of another dataset": (
+        lambda: lp.bound_report(lp.regime_map(resolution=3)),
+        "curve must be a dataset that concentration_curve returned.*without value, error",
+    ),
+    "slope of another dataset": (
+        lambda: lp.fit_slope(lp.regime_map(resolution=3)),
+        "curve must be a dataset that concentration_curve returned.*without value, error",
+    ),
+    "slope with confidence in words": (
+        lambda: lp.fit_slope(lp.concentration_curve(HEAD, GAUSSIAN, GAUSSIAN, [2.0]), "high"),
+        "confidence must be a number",
+    ),
+    "constant for a number": (lambda: lp.largest_c2(3, 1.0), "curve must be a dataset"),
+    "report on a distance to linear attention": (
+        lambda: lp.bound_report(
+            lp.concentration_curve(HEAD, GAUSSIAN, GAUSSIAN, [2.0], lp.OutputError(to="linear")),
+            0.5,
+        ),
+        "the propositions bound the squared errors of the output and of its gradients",
+    ),
+    "growing prompt of ragged lengths": (
+        lambda: lp.growing_prompt(KEY, HEAD, GAUSSIAN, [1.0, 0.0], [[2], [3, 4]]),
+        "lengths must be a real number",
+    ),
+    "length by sampling": (
+        lambda: lp.prompt_length_for(HEAD, GAUSSIAN, [1.0, 0.0], 0.1, method=lp.MonteCarlo(KEY)),
+        r"pass lp.QuasiMonteCarlo\(key\), or sample a few lengths with lp.concentration_curve",
+    ),
+    "length of tokens without an exact average": (
+        lambda: lp.prompt_length_for(HEAD, lp.Uniform(2), [1.0, 0.0], 0.1),
+        r"lp.QuasiMonteCarlo\(key\), or sample a few lengths with lp.concentration_curve",
+    ),
+    "length of several heads of sampled tokens": (
+        lambda: lp.prompt_length_for(
+            lp.MultiHead([HEAD, HEAD]),
+            lp.Uniform(2),
+            [1.0, 0.0],
+            0.1,
+            method=lp.QuasiMonteCarlo(KEY),
+        ),
+        r"To fix: sample a few lengths with lp.concentration_curve",
+    ),
+    "length of a mean": (
+        lambda: lp.prompt_length_for(HEAD, GAUSSIAN, [1.0, 0.0], 0.1, quantity=lp.Output()),
+        "a length is sought for a distance to the infinite prompt",
+    ),
     "bound of a small sigma": (lambda: lp.proposition_3_1(1, 1, 0.5, 2), "sigma must be .* >= 1"),
     "bound with no constant": (lambda: lp.proposition_3_1(0, 1, 1, 2), "c1 must be .* > 0"),
     "bound in no parameter": (

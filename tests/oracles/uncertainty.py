@@ -33,6 +33,13 @@ def influence(tokens, tilt, V):
     return p * np.sqrt(1 + squares / (p @ squares))
 
 
+def signed_terms(tokens, tilt, V):
+    """The positive and the negative parts of p_i (v_i - T), coordinate by coordinate."""
+    p, values = np.array(softmax(list(tokens @ tilt))), tokens @ V.T
+    terms = p[:, None] * (values - p @ values)
+    return [np.maximum(sign * column, 0.0) for column in terms.T for sign in (1, -1)]
+
+
 def tail_index(terms):
     """Maximum likelihood of the generalised Pareto law for the largest terms, by SciPy, shrunk
     like ten more terms of index 1/2.

@@ -60,7 +60,7 @@ def growing_prompt(
     True
     """
     queries, batch = queries_of(head, mu, z)
-    wanted = np.array([token_count(L) for L in np.asarray(lengths).ravel().tolist()])
+    wanted = np.array([token_count(L) for L in _checks.known("lengths", lengths).ravel().tolist()])
     if batch or not wanted.size or wanted[0] < 3 or np.any(np.diff(wanted) <= 0):
         raise _checks.error(
             f"growing_prompt takes a query of shape ({head.query_dim},) and increasing "

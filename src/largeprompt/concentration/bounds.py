@@ -31,6 +31,7 @@ from .._linalg import covariance_root
 from .._typing import ArrayInput
 from ..attention import AbstractHead
 from ..measures import Gaussian
+from ._columns import columns
 
 _SAME = 1e-9  # relative distance below which two eigenvalues, or kappa and 1/2, are taken as equal
 
@@ -73,7 +74,7 @@ def proposition_3_4(
 def _bound(
     quantity: str, c1: ArrayInput, c2: ArrayInput, sigma: ArrayInput, L: ArrayInput
 ) -> np.ndarray:
-    lengths = np.asarray(L, np.float64)
+    lengths = _checks.known("L", L)
     constants = [
         _checks.number(name, c, "pass a constant > 0", above=0.0)
         for name, c in (("c1", c1), ("c2", c2))
@@ -87,7 +88,7 @@ def _bound(
     if not np.all(lengths >= 2):
         raise _checks.error(
             "L must be >= 2, where ln L > 0",
-            f"{lengths.min():g}",
+            f"{lengths[~(lengths >= 2)][0]:g}" if lengths.ndim else f"{lengths:g}",
             "leave out L = 1: the bound is 0 there and the error is not",
         )
     return np.asarray(constants[0] * np.exp(_log_shape(quantity, constants[1], parameter, lengths)))
@@ -142,6 +143,7 @@ class BoundReport(NamedTuple):
     notes: tuple[str, ...]
 
 
+@_checks.accepts(curve=xr.Dataset)
 def bound_report(curve: xr.Dataset, c2: ArrayInput | None = None) -> BoundReport:
     """Compare a curve of `concentration_curve` with Proposition 3.1 (output) or 3.4 (gradients).
 
@@ -161,7 +163,8 @@ def bound_report(curve: xr.Dataset, c2: ArrayInput | None = None) -> BoundReport
     >>> report.not_applicable
     {1.0: 'ln L = 0 makes the bound 0, and the error at L = 1 is not'}
     """
-    quantity, sigma = curve.attrs["quantity"], _sigma(curve)
+    L, value, quantity = _of_a_proposition(curve)
+    sigma = _sigma(curve)
     exponent = curve.attrs.get("sharp_exponent")
     admissible = None if exponent is None else float(exponent) * sigma**2
     if c2 is None and admissible is None:
@@ -170,7 +173,6 @@ def bound_report(curve: xr.Dataset, c2: ArrayInput | None = None) -> BoundReport
             f"{curve.attrs['tokens']} tokens and {curve.attrs['queries']} queries",
             "pass c2",
         )
-    L, value = curve["length"].values, curve["value"].values
     usable = (L >= 2) & np.isfinite(L)
     if not usable.any():
         raise _checks.error("the curve needs lengths L >= 2", str(L.tolist()), "add some")
@@ -247,6 +249,7 @@ def log_exponent(attrs: Mapping[str, Any]) -> float | None:
     return int(attrs["kappa_multiplicity"]) / 2 + power - (0 if critical else 1)
 
 
+@_checks.accepts(curve=xr.Dataset)
 def largest_c2(curve: xr.Dataset, c1: ArrayInput) -> float:
     """Largest c_2 for which the bound with `c1` dominates the curve at all its lengths L >= 2.
 
@@ -261,13 +264,26 @@ def largest_c2(curve: xr.Dataset, c1: ArrayInput) -> float:
     0.915
     """
     constant = _checks.number("c1", c1, "pass a constant > 0", above=0.0)
-    quantity, sigma = curve.attrs["quantity"], _sigma(curve)
-    L, value = curve["length"].values, curve["value"].values
+    L, value, quantity = _of_a_proposition(curve)
+    sigma = _sigma(curve)
     usable = (L >= 2) & np.isfinite(L)
     if not usable.any():
         raise _checks.error("the curve needs lengths L >= 2", str(L.tolist()), "add some")
     room = math.log(constant) + _log_shape(quantity, 0.0, sigma, L[usable]) - np.log(value[usable])
     return float(np.min(sigma**2 * room / np.log(L[usable])))
+
+
+def _of_a_proposition(curve: xr.Dataset) -> tuple[np.ndarray, np.ndarray, str]:
+    """Lengths, values and quantity of a curve that one of the propositions bounds."""
+    L, value, _ = columns(curve, "quantity", "tokens", "queries", "centred")
+    quantity = curve.attrs["quantity"]
+    if quantity not in _STATEMENTS:
+        raise _checks.error(
+            "the propositions bound the squared errors of the output and of its gradients",
+            f"a curve of {quantity!r}",
+            "pass a curve of lp.OutputError() or lp.GradientError('U' or 'V')",
+        )
+    return L, value, quantity
 
 
 def _sigma(curve: xr.Dataset) -> float:

@@ -7,6 +7,7 @@ import numpy as np
 import xarray as xr
 
 from .. import _checks
+from ._columns import columns
 
 
 class SlopeFit(NamedTuple):
@@ -42,9 +43,10 @@ def fit_slope(curve: xr.Dataset, confidence: float = 0.95) -> SlopeFit:
     """
     from scipy import stats
 
-    if not 0 < confidence < 1:
-        raise _checks.error("confidence must lie between 0 and 1", repr(confidence), "pass 0.95")
-    L, value, error = (curve[name].values for name in ("length", "value", "error"))
+    confidence = _checks.number("confidence", confidence, "pass 0.95", above=0.0)
+    if confidence >= 1:
+        raise _checks.error("confidence must be < 1", f"{confidence:g}", "pass 0.95")
+    L, value, error = columns(curve)
     usable = np.isfinite(L) & (value > 0) & (error > 0)
     if len(np.unique(L[usable])) < 2:
         raise _checks.error(

@@ -19,7 +19,7 @@ import xarray as xr
 from .. import _checks
 from .._progress import progress_bar
 from .._provenance import code_version, versions
-from .._search import smallest_length
+from .._search import last_crossing, scan
 from ..compression import CompressionError, compress, linearise
 from ..compression.compressed import draft_of
 from ..compression.compression_problem import FEWEST, problem_of, split_queries
@@ -364,8 +364,8 @@ def _exact_errors(recorded: RecordedHead, target: float) -> tuple[np.ndarray, fl
         curve = table.at(_LENGTHS).value.mean(axis=0)
         if not curve.max() > 0:
             return curve, 1.0
-        needed = smallest_length(
-            lambda lengths: table.at(lengths).value.mean(axis=0) > target, _LONGEST
+        needed = last_crossing(
+            lambda lengths: table.at(lengths).value.mean(axis=0) - target, scan(_LONGEST)
         )
     except ValueError:
         return np.full(len(_LENGTHS), np.nan), math.nan

@@ -7,7 +7,7 @@ T_L is the output of a random prompt of L tokens at a query z, T the output of t
 import math
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import equinox as eqx
 import jax
@@ -23,6 +23,17 @@ from ..measures import AbstractMeasure, Empirical, Gaussian
 from . import gaussian_averages, gaussian_tokens, many_heads, mixture_heads, mixture_tokens
 from .error_table import error_table
 from .gaussian_tokens import Bounded
+
+
+class MeanOutput(NamedTuple):
+    """E T_L as T and E T_L - T, of shape (..., m)."""
+
+    limit: np.ndarray
+    shift: np.ndarray
+
+    @property
+    def output(self) -> np.ndarray:
+        return self.limit + self.shift
 
 
 class AbstractQuantity(eqx.Module):
@@ -125,7 +136,29 @@ class AbstractQuantity(eqx.Module):
                 raise sampled_only(self)
             return found
 
-        return lambda lengths: _at_each_query(average, head, laws, z, lengths)
+        return lambda lengths: at_each_query(average, head, laws, z, lengths)
+
+    # What is known of the average for any law of tokens: see `represented`.
+
+    def of_one_token(
+        self, head: AbstractHead, mu: AbstractMeasure, z: np.ndarray
+    ) -> np.ndarray | None:
+        """Average over prompts of one token at queries of shape (q, d), or None."""
+        return None
+
+    def with_mean(
+        self,
+        head: AbstractHead,
+        mu: AbstractMeasure,
+        z: np.ndarray,
+        value: np.ndarray,
+        before: MeanOutput,
+        after: MeanOutput,
+    ) -> np.ndarray:
+        """`value` of shape (q, lengths, ...) after the outputs of `reader(head)` have moved by a
+        constant, from one mean to another.
+        """
+        return value
 
     @property
     def additive(self) -> bool:
@@ -187,6 +220,21 @@ class Output(_AbstractOfOutput):
     def decomposition(self, head: AbstractHead, mu: Gaussian) -> gaussian_averages.Decomposition:
         return gaussian_averages.output(head, mu)
 
+    def of_one_token(self, head: AbstractHead, mu: AbstractMeasure, z: np.ndarray) -> np.ndarray:
+        mean = np.asarray(head.V) @ np.asarray(mu.mean())
+        return np.broadcast_to(mean, (len(z), head.out_dim))
+
+    def with_mean(
+        self,
+        head: AbstractHead,
+        mu: AbstractMeasure,
+        z: np.ndarray,
+        value: np.ndarray,
+        before: MeanOutput,
+        after: MeanOutput,
+    ) -> np.ndarray:
+        return value + (after.output - before.output)
+
 
 class SecondMoment(_AbstractOfOutput):
     """$T_L T_L'$, a matrix of shape (m, m)."""
@@ -219,6 +267,25 @@ class SecondMoment(_AbstractOfOutput):
 
     def decomposition(self, head: AbstractHead, mu: Gaussian) -> gaussian_averages.Decomposition:
         return gaussian_averages.second_moment(head, mu)
+
+    def of_one_token(self, head: AbstractHead, mu: AbstractMeasure, z: np.ndarray) -> np.ndarray:
+        V, mean, cov = (np.asarray(a) for a in (head.V, mu.mean(), mu.cov()))
+        moment = V @ (cov + np.outer(mean, mean)) @ V.T
+        return np.broadcast_to(moment, (len(z), *moment.shape))
+
+    def with_mean(
+        self,
+        head: AbstractHead,
+        mu: AbstractMeasure,
+        z: np.ndarray,
+        value: np.ndarray,
+        before: MeanOutput,
+        after: MeanOutput,
+    ) -> np.ndarray:
+        old, new = (
+            mean.output[..., :, None] * mean.output[..., None, :] for mean in (before, after)
+        )
+        return value + (new - old)
 
 
 class OutputError(_AbstractOfOutput):
@@ -277,6 +344,26 @@ class OutputError(_AbstractOfOutput):
             return gaussian_averages.output_error(head, mu)
         return gaussian_averages.linear_error(head, mu)
 
+    def of_one_token(self, head: AbstractHead, mu: AbstractMeasure, z: np.ndarray) -> np.ndarray:
+        return _squared_distance_of_tokens(
+            head.V, mu, np.asarray(self.reference(head, mu, jnp.asarray(z)))
+        )
+
+    def with_mean(
+        self,
+        head: AbstractHead,
+        mu: AbstractMeasure,
+        z: np.ndarray,
+        value: np.ndarray,
+        before: MeanOutput,
+        after: MeanOutput,
+    ) -> np.ndarray:
+        change = (after.shift**2).sum(-1) - (before.shift**2).sum(-1)
+        if self.to == "linear":
+            gap = after.limit - np.asarray(self.reference(head, mu, jnp.asarray(z)))[:, None]
+            change += 2 * ((after.shift - before.shift) * gap).sum(-1)
+        return value + change
+
     def along_length(
         self,
         head: AbstractHead,
@@ -291,7 +378,7 @@ class OutputError(_AbstractOfOutput):
         gap = np.asarray(_gap(head, mu, z, 1.0))[:, None]
 
         def to_linear(lengths: np.ndarray) -> Bounded:
-            shift = _at_each_query(mixture_tokens.mean_shift, head, laws, z, lengths)
+            shift = at_each_query(mixture_tokens.mean_shift, head, laws, z, lengths)
             return _to_linear(own(lengths), shift, gap)
 
         return to_linear
@@ -371,6 +458,27 @@ class GradientError(AbstractQuantity):
         of = f"gradient_{self.matrix}"
         return error_table(head, laws, z, of, longest=longest).bounded
 
+    def of_one_token(self, head: AbstractHead, mu: AbstractMeasure, z: np.ndarray) -> np.ndarray:
+        if self.matrix == "V":
+            limit = np.asarray(attend(self.reader(head), mu, z))
+            return head.out_dim * _squared_distance_of_tokens(np.eye(head.dim), mu, limit)
+        limits = jax.vmap(mu.tilted_cov)(z @ np.asarray(head.U).T)  # the covariance of one is 0
+        return (z**2).sum(-1) * ((np.asarray(head.V) @ np.asarray(limits)) ** 2).sum((-2, -1))
+
+    def with_mean(
+        self,
+        head: AbstractHead,
+        mu: AbstractMeasure,
+        z: np.ndarray,
+        value: np.ndarray,
+        before: MeanOutput,
+        after: MeanOutput,
+    ) -> np.ndarray:
+        if self.matrix == "U":
+            return value
+        change = (after.shift**2).sum(-1) - (before.shift**2).sum(-1)
+        return value + head.out_dim * change
+
     @property
     def tail_order(self) -> int:
         return 2 if self.matrix == "U" else 1
@@ -400,7 +508,7 @@ class FunctionOfOutput(_AbstractOfOutput):
         return jnp.asarray(self.function(output))
 
 
-def _at_each_query(
+def at_each_query(
     average: Callable[[AbstractHead, AbstractMeasure, ArrayInput, ArrayInput], Bounded],
     head: AbstractHead,
     laws: Sequence[AbstractMeasure],
@@ -432,6 +540,14 @@ def _to_linear(own: Bounded, shift: Bounded, gap: Any) -> Bounded:
     value = own.value + 2 * (shift.value * gap).sum(-1) + square
     error = own.error + 2 * (shift.error * abs(gap)).sum(-1) + 4e-16 * square
     return Bounded(value, error)
+
+
+def _squared_distance_of_tokens(
+    V: ArrayInput, mu: AbstractMeasure, points: np.ndarray
+) -> np.ndarray:
+    """E |V x - y|^2 for the tokens x and every row y."""
+    V, mean, cov = (np.asarray(a, np.float64) for a in (V, mu.mean(), mu.cov()))
+    return np.trace(V @ cov @ V.T) + ((V @ mean - points) ** 2).sum(-1)
 
 
 def mean_and_error(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -92,17 +92,21 @@ class Tail(NamedTuple):
         """Whether the points have the tail to a per cent."""
         return abs(self.mass * self.deviation - 1) < 0.01
 
+    def rare(self, lengths: np.ndarray) -> np.ndarray:
+        """Bound of the probability that a prompt has a token that the points lack."""
+        return np.minimum(4 * lengths / self.points, 1.0)
+
     def missed(
         self, distance: np.ndarray, one_token: np.ndarray, lengths: np.ndarray, order: int = 1
     ) -> np.ndarray:
         """What is missing from distances to the infinite prompt (lengths first), given the
         distance of one token.
 
-        `order` is the power of |x - T|^2 in them. Missing in proportion to the tail; but tokens
-        rarer than one in n points change a prompt of L tokens with probability of about L/n at
-        most.
+        `order` is the power of |x - T|^2 in them. Missing in proportion to the tail, and to the gap
+        of the limits; but tokens rarer than one in n points change a prompt of L tokens with
+        probability of about L/n at most.
         """
-        rare = np.minimum(4 * lengths / self.points, 1.0)
+        rare = self.rare(lengths)
         most = rare.reshape(-1, *[1] * one_token.ndim) * self.reach**order * np.abs(one_token)
         share = min(self.mass * max(self.deviation, 1.0) ** order, 1e300) - 1
         return np.clip(share * distance, -most, most)

@@ -27,8 +27,9 @@ from .gaussian_rule import Form, Symmetry, fitted_rule
 from .pairs import flat_pairs
 from .quadratic_form import Average
 from .quantities import AbstractQuantity, sampled_only
-from .quasi import Scrambling, needed, representative, scrambled, tail_of
+from .quasi import Scrambling, needed, representative, scrambled
 from .query_rules import averages
+from .represented import Represented, represented_average
 from .tails import HEAVY, tail_index
 from .token_laws import token_law
 
@@ -264,7 +265,8 @@ def _over_points(
     even = normal is not None and not np.any(np.asarray(normal.centre))
     rules_for = _points_for(head, mu, nu, even, scrambling)
 
-    def total(points: _Points, length: float) -> tuple[np.ndarray, np.ndarray]:
+    def total(points: _Points, length: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """The average, its numerical error, and the sizes of its terms."""
         where = (points.z, np.full(len(points.z), length))
         if normal is not None:
             found = quantity.gaussian(head, normal, *where)
@@ -276,15 +278,18 @@ def _over_points(
             raise sampled_only(quantity)
         value, error = (np.asarray(part) for part in found)
         shares = np.abs(points.weights)
-        return np.tensordot(points.weights, value, 1), np.tensordot(shares, error, 1)
+        sizes = shares * np.linalg.norm(value.reshape(len(value), -1), axis=1)
+        return np.tensordot(points.weights, value, 1), np.tensordot(shares, error, 1), sizes
 
     def at(length: float) -> tuple[np.ndarray, np.ndarray]:
         rules, coarse, gap = rules_for(length)
         found = [total(points, length) for points in rules]
-        value = np.mean([v for v, _ in found], axis=0)
-        error = np.mean([e for _, e in found], axis=0) + gap * np.max(np.abs(value))
+        value = np.mean([v for v, *_ in found], axis=0)
+        error = np.mean([e for _, e, _ in found], axis=0) + gap * np.max(np.abs(value))
         if len(found) > 1:
-            error = error + np.std([v for v, _ in found], axis=0, ddof=1) / math.sqrt(len(found))
+            terms = np.concatenate([sizes for *_, sizes in found])[:, None]
+            _check_tail(terms, np.array([length]))
+            error = error + np.std([v for v, *_ in found], axis=0, ddof=1) / math.sqrt(len(found))
         if coarse is not None:
             error = error + np.abs(total(coarse, length)[0] - value)
         worst = float(np.max(error)) / max(float(np.max(np.abs(value))), 1e-300)
@@ -402,16 +407,16 @@ def _query_by_query(
 
     def evaluate(lengths: np.ndarray) -> Values:
         found = [terms(lengths) for terms in every]
-        totals = [terms.sum(axis=0) for terms, _, _ in found]
+        totals = [terms.value.sum(axis=0) for terms in found]
         value = np.mean(totals, axis=0)
-        error = np.mean([numerical for _, numerical, _ in found], axis=0)
-        error += np.abs(np.mean([missed for _, _, missed in found], axis=0))
+        error = np.mean([terms.numerical + terms.from_gap for terms in found], axis=0)
+        error += np.abs(np.mean([terms.missed for terms in found], axis=0))
         if len(found) > 1:
             error += np.std(totals, axis=0, ddof=1) / math.sqrt(len(found))
         if coarse is not None:
-            error += np.abs(coarse(lengths)[0].sum(axis=0) - value)
+            error += np.abs(coarse(lengths).value.sum(axis=0) - value)
         if pairings.random:
-            terms = np.concatenate([terms for terms, _, _ in found])
+            terms = np.concatenate([terms.value for terms in found])
             sizes = np.linalg.norm(terms.reshape((*terms.shape[:2], -1)), axis=-1)
             _check_tail(sizes, lengths)
         return Values(value, error)
@@ -419,7 +424,15 @@ def _query_by_query(
     return evaluate
 
 
-Terms = Callable[[np.ndarray], tuple[np.ndarray, np.ndarray, np.ndarray]]
+class _Terms(NamedTuple):
+    """The terms of an average over queries, (queries, lengths, ...), the numerical error of their
+    sum, what points that represent the tokens miss of it (signed), and the error from their limit.
+    """
+
+    value: np.ndarray
+    numerical: np.ndarray
+    missed: np.ndarray
+    from_gap: np.ndarray
 
 
 def _terms(
@@ -428,30 +441,25 @@ def _terms(
     mu: AbstractMeasure,
     pairing: _Pairing,
     longest: float,
-) -> Terms:
-    """The function of lengths that gives the terms of the average over queries, (queries, lengths,
-    ...), the numerical error of their sum, and what the points miss of it.
-    """
-    z = np.asarray(pairing.queries.points)
+) -> Callable[[np.ndarray], _Terms]:
+    """The terms of the average over queries as a function of lengths."""
+    z = np.asarray(pairing.queries.points, np.float64)
     weights = np.asarray(pairing.queries.weights, np.float64)
     weights = weights / weights.sum()
-    laws = pairing.laws
-    pointwise = quantity.along_length(head, mu, laws, z, longest)
-    tails, points = [], pairing.representatives
+    points = pairing.representatives
     if points:
-        tilts = z @ np.asarray(head.U).T
-        tails = [tail_of(mu, law, tilt) for law, tilt in zip(points, tilts, strict=True)]
+        average = represented_average(quantity, head, mu, points, z, longest)
+    else:
+        exact = quantity.along_length(head, mu, pairing.laws, z, longest)
 
-    def terms(lengths: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        value, error = pointwise(np.concatenate([lengths, [1.0, np.inf]]))
-        numerical = np.tensordot(weights, error, axes=1)[:-2]
-        value, one_token, limit = value[:, :-2], value[:, -2], value[:, -1]
-        missed = [
-            tail.missed(v - end, np.asarray(one - end), lengths, quantity.tail_order)
-            for tail, v, one, end in zip(tails, value, one_token, limit, strict=False)
-        ]
-        lost = np.tensordot(weights, missed, axes=1) if missed else np.zeros(value.shape[1:])
-        return weights.reshape(-1, *[1] * (value.ndim - 1)) * value, numerical, lost
+        def average(lengths: np.ndarray) -> Represented:
+            value, error = map(np.asarray, exact(lengths))
+            return Represented(value, error, np.zeros_like(value), np.zeros_like(value))
+
+    def terms(lengths: np.ndarray) -> _Terms:
+        found = average(lengths)
+        value = weights.reshape(-1, *[1] * (found.value.ndim - 1)) * found.value
+        return _Terms(value, *(np.tensordot(weights, part, axes=1) for part in found[1:]))
 
     return terms
 
@@ -483,7 +491,9 @@ def _tokens_and_queries(
             random,
         )
     assert for_tokens is not None  # checked above
-    keys, exponent = for_tokens.keys(), for_tokens.exponent(_TOKENS)
+    single = queries is not None and queries.n == 1
+    exponent = for_tokens.exponent(_AT_A_QUERY if single else _TOKENS)
+    keys = for_tokens.keys()
 
     def represented(points: Empirical, key: jax.Array) -> _Pairing:
         tilts = np.asarray(points.points @ head.U.T)
@@ -548,17 +558,16 @@ def represented_at(
     for i, query in enumerate(np.asarray(queries)):
         at = np.flatnonzero(which == i)
         tilt = np.asarray(head.U) @ query
-        one = Empirical(query[None])
         longest = longest_finite(wanted)
         found = []
         for key in keys:
             points = [representative(key, mu, exponent, tilt)]
-            pairing = _Pairing(one, points, points)
-            terms, _, missed = _terms(quantity, head, mu, pairing, longest)(wanted[at])
-            found.append((terms[0], missed))
-        values = np.stack([terms for terms, _ in found])
+            found.append(represented_average(quantity, head, mu, points, query[None], longest))
+        each = [average(wanted[at]) for average in found]
+        values = np.stack([one.value[0] for one in each])
         deviation = values.std(axis=0, ddof=1) / math.sqrt(len(keys))
-        lost = np.abs(np.mean([missed for _, missed in found], axis=0))
+        lost = np.abs(np.mean([one.missed[0] for one in each], axis=0))
+        lost += np.mean([one.from_gap[0] + one.error[0] for one in each], axis=0)
         for j, v, e in zip(at, values.mean(axis=0), deviation + lost, strict=True):
             value[j], error[j] = v, e
     entries = value[0].shape

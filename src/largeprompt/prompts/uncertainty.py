@@ -21,7 +21,7 @@ from jaxtyping import Array, Bool, Float
 from scipy.special import chdtri
 
 from .. import _checks
-from .._arrays import Values, library, to_jax, to_numpy
+from .._arrays import Values, library, to_numpy
 from .._float64 import in_float64, is_traced
 from .._typing import ArrayInput
 from ..attention import AbstractHead, Head
@@ -42,35 +42,41 @@ class PromptUncertainty(eqx.Module):
     (pseudo-inverse if it is singular).
     """
 
-    output: Float[Array, "*batch m"]
-    covariance: Float[Array, "*batch m m"]
-    half_difference: Float[Array, "*batch m"]  # output of the first half of the tokens minus T_L
+    output: Float[Array | np.ndarray, "*batch m"]
+    covariance: Float[Array | np.ndarray, "*batch m m"]
+    half_difference: Float[
+        Array | np.ndarray, "*batch m"
+    ]  # output of the first half of the tokens minus T_L
     # of several heads the smallest number of tokens, and the largest indices
-    effective_tokens: Float[Array, "*batch"]  # 1 / sum_i p_i^2
-    weight_tail_index: Float[Array, "*batch"]  # of p_i
-    term_tail_index: Float[Array, "*batch"]  # of p_i (1 + |v_i - T_L|^2 / s^2)^(1/2)
-    radius: Float[Array, ""]  # root of the chi-square quantile at `level`
+    effective_tokens: Float[Array | np.ndarray, "*batch"]  # 1 / sum_i p_i^2
+    weight_tail_index: Float[Array | np.ndarray, "*batch"]  # of p_i
+    # of p_i (1 + |v_i - T_L|^2 / s^2)^(1/2), and of p_i (v_i - T_L) by coordinate and sign
+    term_tail_index: Float[Array | np.ndarray, "*batch"]
+    radius: Float[Array | np.ndarray, ""]  # root of the chi-square quantile at `level`
     level: float = eqx.field(static=True)
 
     @property
-    def standard_error(self) -> Float[Array, "*batch m"]:
+    def standard_error(self) -> Float[Array | np.ndarray, "*batch m"]:
         """Standard error of every coordinate of the output."""
-        return jnp.sqrt(jnp.diagonal(self.covariance, axis1=-2, axis2=-1))
+        xp = library(self.covariance)
+        return xp.sqrt(xp.diagonal(self.covariance, axis1=-2, axis2=-1))
 
     @property
-    def squared_error(self) -> Float[Array, "*batch"]:
+    def squared_error(self) -> Float[Array | np.ndarray, "*batch"]:
         """Estimate of $|T_L - T|^2$, the trace of the covariance; compare `lp.output_error`."""
-        return jnp.trace(self.covariance, axis1=-2, axis2=-1)
+        xp = library(self.covariance)
+        return xp.asarray(xp.trace(self.covariance, axis1=-2, axis2=-1))
 
     @property
-    def shape_matrix(self) -> Float[Array, "*batch m m"]:
+    def shape_matrix(self) -> Float[Array | np.ndarray, "*batch m m"]:
         """S = radius^2 C of the confidence region {t : $(t - T_L)' S^-1 (t - T_L) <= 1$}."""
-        return self.radius**2 * self.covariance
+        return library(self.covariance).asarray(self.radius**2 * self.covariance)
 
     @property
-    def tail_index(self) -> Float[Array, "*batch"]:
+    def tail_index(self) -> Float[Array | np.ndarray, "*batch"]:
         """The larger of the two tail indices; it decides the reading."""
-        return jnp.maximum(self.weight_tail_index, self.term_tail_index)
+        xp = library(self.weight_tail_index)
+        return xp.asarray(xp.maximum(self.weight_tail_index, self.term_tail_index))
 
     @property
     def reading(self) -> np.ndarray:
@@ -130,11 +136,12 @@ def prompt_uncertainty(
 
     $$sum_i p_i^2 (v_i - T_L)(v_i - T_L)',    p = softmax(<x_i, U z>),    v_i = V x_i$$
 
-    The Pareto tail indices of the weights p_i and of the terms p_i (1 + |v_i - T_L|^2 / s^2)^(1/2),
-    $s^2 = sum_i p_i |v_i - T_L|^2$, say whether to trust it (`reading`). The terms matter: for
-    scores along the value that is read, the weights alone look harmless too long. What the prompt
-    does not show at all, such as a rare token that would take all the weight, no diagnostic can
-    find.
+    Pareto tail indices say whether to trust it (`reading`): of the weights p_i; of the terms
+    p_i (1 + |v_i - T_L|^2 / s^2)^(1/2), $s^2 = sum_i p_i |v_i - T_L|^2$, as for scores along the
+    value that is read the weights alone look harmless too long; and of the positive and of the
+    negative terms p_i (v_i - T_L) of every coordinate, unless most of them repeat, as values may be
+    heavy where weights are not. The largest counts. What the prompt does not show at all, such as
+    a rare token that would take all the weight, no diagnostic can find.
 
     Of a `MultiHead` the residuals of all heads are added token by token before they are squared:
     heads that oppose each other have the small error of their sum. Effective tokens and tail
@@ -163,7 +170,7 @@ def prompt_uncertainty(
         with jax.default_matmul_precision("highest"):
             return PromptUncertainty(*_fields(head, tokens, z, level), level=level)
     head, tokens, z = to_numpy((head, tokens, z))
-    return PromptUncertainty(*to_jax(_fields(head, tokens, z, level)), level=level)
+    return PromptUncertainty(*map(np.asarray, _fields(head, tokens, z, level)), level=level)
 
 
 def _checked_tokens(prompt: AbstractMeasure) -> Empirical:
@@ -204,7 +211,7 @@ def _fields(head: AbstractHead, tokens: Empirical, z: Values, level: float) -> t
     log_weights = xp.zeros(tokens.n) if tokens.log_weights is None else tokens.log_weights
     queries = z.reshape(-1, head.query_dim)
     tilts = xp.stack([queries @ one.U.T for one in head.heads], axis=1)
-    at_once = max(1, _NUMBERS // (len(values) * values[0].size))
+    at_once = max(1, _NUMBERS // (3 * len(values) * values[0].size))
     one_block = partial(_statistics, differences, values, log_weights)
     if xp is np:
         starts = range(0, max(1, len(tilts)), at_once)
@@ -253,21 +260,35 @@ def _of_one_head(
     output = weights @ values
     residuals = values - output[:, None]
     half_output = _softmax(scores[:, :half] + log_weights[:half]) @ values[:half]
+    terms = weights[..., None] * residuals
     squares = (residuals**2).sum(-1)
     variance = (weights * squares).sum(-1, keepdims=True)
-    relative = squares / xp.where(variance > 0, variance, 1.0)
+    influence = weights * xp.sqrt(1 + squares / xp.where(variance > 0, variance, 1.0))
     score_sizes = _largest_norm(differences) * xp.linalg.norm(tilts, axis=-1)
     rounding = 16 * _EPSILON * (1 + score_sizes)
-    sizes = weights, weights * xp.sqrt(1 + relative)
+    signed = xp.swapaxes(xp.concatenate([terms, -terms], axis=-1), -1, -2)
+    sizes = xp.concatenate([weights[:, None], influence[:, None], xp.maximum(signed, 0.0)], axis=1)
     if xp is jnp:
         sizes, rounding = jax.lax.stop_gradient((sizes, rounding))
+    indices = pareto_index(sizes, xp.broadcast_to(rounding[:, None], sizes.shape[:-1]))
+    # words that come again and again are no tail: the weights and their influence read them
+    of_terms = xp.where(_mostly_distinct(sizes[:, 2:], rounding), indices[:, 2:], -xp.inf)
     return (
         output,
-        weights[..., None] * residuals,
+        terms,
         half_output,
         1 / (weights**2).sum(-1),
-        *(pareto_index(size, rounding) for size in sizes),
+        indices[:, 0],
+        xp.maximum(indices[:, 1], of_terms.max(-1)),
     )
+
+
+def _mostly_distinct(sizes: Values, rounding: Values) -> Values:
+    """Whether more than half of the positive sizes along the last axis differ from all others."""
+    xp = library(sizes)
+    ordered = xp.sort(sizes, axis=-1)
+    differs = ordered[..., 1:] > ordered[..., :-1] * (1 + rounding[:, None, None])
+    return 2 * differs.sum(-1) > (sizes > 0).sum(-1)
 
 
 def _largest_norm(rows: Values) -> Values:
