@@ -31,6 +31,10 @@ _STEPS = 200
 # Steps of a descent, and how many times the best risk so far its own may be at their start: a
 # descent that is further above is given up. Large scores need large tables.
 _STAGES = ((5, 2.0), (_STEPS, 1.05))
+_AGAIN, _ENOUGH = (
+    10,
+    1e-9,
+)  # descents from their ends, and relative gain below which one is the last
 # Heads may do best in the limit A_h -> 0, b_h -> infinity, where terms of size b^2 l / L cancel:
 # this part of them is added to the risk, so that the descent ends before rounding decides.
 _CANCELLED = 1e-11
@@ -226,11 +230,19 @@ def _better(best: _Start, starts: list[_Start]) -> _Start:
 
 
 def _polished(end: _Start) -> _Start:
-    """Descended again, with a fresh estimate of the Hessian, and by Newton's method."""
-    near = _descended(end.valley, end.y)
-    y = newton(near.valley, near.y, dense_step)
-    polished = _Start(near.valley(y)[0], near.valley, y)
-    return polished if polished.risk <= near.risk + _ROUNDING else near
+    """Descended on, with fresh estimates of the Hessian, and by Newton's method.
+
+    Again while that helps: a line search also ends where its first step leaves the known range.
+    """
+    for _ in range(_AGAIN):
+        near = _descended(end.valley, end.y)
+        y = newton(near.valley, near.y, dense_step)
+        polished = _Start(near.valley(y)[0], near.valley, y)
+        better = polished if polished.risk <= near.risk + _ROUNDING else near
+        gain, end = end.risk - better.risk, better
+        if gain <= _ENOUGH * end.risk:
+            break
+    return end
 
 
 def _untied(end: _Start) -> _Start:
