@@ -12,9 +12,10 @@ from typing import Any, Literal, NamedTuple, get_args
 import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh
-from jaxtyping import Array, Float
+from jaxtyping import Float
 
 from .. import _checks, _devices, _native
+from .._typing import Array
 from ..measures import Empirical, KeyValues, TiltedMoments, tilted_moments
 
 Engine = Literal["auto", "dense", "streamed", "fused"]

@@ -5,10 +5,10 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Float
 
 from .. import _checks
-from .._typing import ArrayInput, KeyInput
+from .._typing import Array, ArrayInput, KeyInput
 from ..measures import AbstractMeasure, Empirical, KeyValues
 from .draft import Draft, DraftTail, outputs_and_weights, seen_tail
 from .gaussian_tail import Tail, tail_of_tokens

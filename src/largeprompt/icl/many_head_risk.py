@@ -24,10 +24,11 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Float
 
 from .._arrays import to_numpy
-from .._float64 import by_host, is_traced
+from .._float64 import by_host, in_float64, is_traced
+from .._typing import Array
 from ..participation import correlation, pair_table, range_for, table_error
 from ..prompts.gaussian_rule import gaussian_rule, isotropic_rule
 from ..prompts.methods import Estimate, Exact
@@ -457,16 +458,16 @@ class ManyHeadExact(AbstractRisk):
         # its points may need larger scores than those of the finer rule, which decides the range
         self.coarse = ManyHeadRisk(problem, length, level=1, beyond=True)
 
+    @in_float64
     def of(self, params: AbstractParams) -> Estimate:
-        with jax.enable_x64(True):
-            value = require_number(risk_of(self.fine, params), _RANGE)
-            coarse = risk_of(self.coarse, params)
-            # heads that oppose each other are differences of terms of this size
-            b = sum(abs(part.matrices()[1]).sum() for part in params.parts())
-            terms = b**2 * label_size(self.fine.problem) / self.fine.length
-            rounding = _ROUNDING * (abs(value) + terms)
-            error = abs(value - coarse) + self._table_error(params) + rounding
-            return Estimate(value, error, Exact())
+        value = require_number(risk_of(self.fine, params), _RANGE)
+        coarse = risk_of(self.coarse, params)
+        # heads that oppose each other are differences of terms of this size
+        b = sum(abs(part.matrices()[1]).sum() for part in params.parts())
+        terms = b**2 * label_size(self.fine.problem) / self.fine.length
+        rounding = _ROUNDING * (abs(value) + terms)
+        error = abs(value - coarse) + self._table_error(params) + rounding
+        return Estimate(value, error, Exact())
 
     def _table_error(self, params: AbstractParams) -> Any:
         blocks = blocks_of(params)

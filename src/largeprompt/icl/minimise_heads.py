@@ -10,9 +10,9 @@ import warnings
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Float
 
-from .._arrays import to_jax
+from .._typing import Array
 from .many_head_risk import ManyHeadRisk, SummedRisk
 from .minimise import at_unit_scale, best_linear, dense_step, newton
 from .params import BlockParams, MultiHeadParams
@@ -92,7 +92,7 @@ def minimise_heads(
             stacklevel=4,
         )
     norm = float(np.linalg.norm([np.linalg.norm(part) for part in gradient]))
-    return _params(*found), *to_jax((np.asarray(risk), np.asarray(norm))), at_limit
+    return _params(*found), np.asarray(risk), np.asarray(norm), at_limit
 
 
 def _is_at_limit(risk: ManyHeadRisk, A: np.ndarray, b: np.ndarray, gradient: list) -> bool:

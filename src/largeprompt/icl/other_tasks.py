@@ -5,11 +5,12 @@ from typing import final
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Key
+from jaxtyping import Float, Key
 
 from .. import _checks
+from .._arrays import in_dtype, normal_of
 from .._linalg import psd_sqrt
-from .._typing import ArrayInput
+from .._typing import Array, ArrayInput
 from ..measures import AbstractMeasure, Gaussian, Mixture
 from .task import AbstractTask
 
@@ -52,9 +53,9 @@ class ProductRegression(AbstractTask):
         self.law = inputs
         d = inputs.dim
         cov = _checks.covariance("task_cov", np.eye(d) if task_cov is None else task_cov)
-        self.task_cov = _checks.shaped("task_cov", cov, (d, d)).astype(inputs.dtype)
+        self.task_cov = in_dtype(_checks.shaped("task_cov", cov, (d, d)), inputs.stored_dtype)
         noise = _checks.number("noise_variance", noise_variance, "pass a variance", least=0.0)
-        self.noise_variance = jnp.asarray(noise, inputs.dtype)
+        self.noise_variance = _checks.cast("noise_variance", np.asarray(noise), inputs.stored_dtype)
 
     @property
     def dim(self) -> int:
@@ -107,13 +108,13 @@ class MixtureClassification(AbstractTask):
         self.cov = _checks.covariance("cov", cov)
         d = self.cov.shape[0]
         given = np.eye(d) if centre_cov is None else centre_cov
-        self.centre_cov = _checks.covariance("centre_cov", given).astype(self.cov.dtype)
+        self.centre_cov = in_dtype(_checks.covariance("centre_cov", given), self.cov.dtype)
         _checks.shaped("centre_cov", self.centre_cov, (d, d))
         self.dim = d + 1
 
     def sample_w(self, key: Key[Array, ""]) -> Float[Array, " d"]:
         """A centre m."""
-        draw = jax.random.normal(key, (self.dim - 1,), self.cov.dtype)
+        draw = normal_of(key, (self.dim - 1,), self.cov)
         return psd_sqrt(self.centre_cov) @ draw
 
     def tokens(self, w: Float[Array, " d"]) -> AbstractMeasure:

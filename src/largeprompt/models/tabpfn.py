@@ -14,10 +14,10 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Float
 
 from .. import _checks
-from .._typing import ArrayInput
+from .._typing import Array, ArrayInput
 from .checkpoints import read_checkpoint
 from .fetch import weights_path
 from .recording import RecordedLayer, Recording, relative_error, squared_differences

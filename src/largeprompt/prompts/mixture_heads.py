@@ -33,7 +33,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .. import _checks
-from .._arrays import Values, to_jax, to_numpy
+from .._arrays import Values, to_numpy
 from .._float64 import is_traced
 from .._typing import ArrayInput
 from ..attention import AbstractHead
@@ -381,7 +381,7 @@ def output_error(head: AbstractHead, mu: AbstractMeasure, z: ArrayInput, L: Arra
     own = [mixture_tokens.output_error(one, mu, z, L) for one in head.heads]
     sizes = np.sum([np.asarray(part.value) for part in own], 0)
     found = _added([*own, crossed])
-    return to_jax(_certified(found, sizes))
+    return _certified(found, sizes)
 
 
 def second_moment(head: AbstractHead, mu: AbstractMeasure, z: ArrayInput, L: ArrayInput) -> Bounded:
@@ -398,7 +398,7 @@ def second_moment(head: AbstractHead, mu: AbstractMeasure, z: ArrayInput, L: Arr
     less = abs(limit)[..., :, None] * (shift.error + means.error)[..., None, :]
     value = limit[..., :, None] * limit[..., None, :] + cross + np.swapaxes(cross, -1, -2)
     error = around.error + less + np.swapaxes(less, -1, -2)
-    return to_jax(Bounded(value + around.value, error))
+    return Bounded(value + around.value, error)
 
 
 def _certified(found: Bounded, sizes: Values) -> Bounded:
@@ -425,7 +425,7 @@ def covariance_of_queries(
         return a[..., :, None] * b[..., None, :]
 
     less = outer(abs(left.value), right.error) + outer(left.error, abs(right.value))
-    return to_jax(Bounded(found.value - outer(left.value, right.value), found.error + less))
+    return Bounded(found.value - outer(left.value, right.value), found.error + less)
 
 
 def prefix_difference(
@@ -438,7 +438,7 @@ def prefix_difference(
     shared = _at_two(head, mu, (z, z), (first, L), trace=True)
     whole = [error(head, mu, z, length) for length in (first, L)]
     minus_twice = Bounded(-2 * shared.value, 2 * shared.error)
-    return to_jax(_added([*whole, minus_twice]))
+    return _added([*whole, minus_twice])
 
 
 def _at_two(
