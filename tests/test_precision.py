@@ -101,7 +101,8 @@ def test_constructors_do_not_round():
     )
     for thing in things:
         found = _leaves(thing)
-        assert found and all(map(_is_float64, found)), thing
+        assert found, thing
+        assert all(map(_is_float64, found)), thing
         assert set(np.concatenate([np.ravel(leaf) for leaf in found])) <= {0.0, 0.1, 1.0}, thing
 
 

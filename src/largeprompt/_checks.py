@@ -123,6 +123,15 @@ def float_array(name: str, value: ArrayInput) -> Float[Array, "..."]:
     return array if array.dtype.itemsize <= 8 else array.astype(np.float64)
 
 
+def tokens(name: str, value: ArrayInput) -> Float[Array, "..."]:
+    """`float_array`, on JAX's default device in place of NumPy unless it is in float64.
+
+    Tokens in float32 or less are many, and read by kernels at every call.
+    """
+    array = float_array(name, value)
+    return array if array.dtype == np.float64 else jax.device_put(array)
+
+
 def _array(name: str, value: Any) -> Any:
     """`value` as an array of JAX or NumPy; entries that are masked must not become numbers."""
     if isinstance(value, jax.Array):

@@ -22,6 +22,7 @@ from .engines import (
     checked_engine,
     empirical_moments,
     key_value_moments,
+    mean_by_numpy,
     sharded_moments,
 )
 from .head import AbstractHead, Head
@@ -55,7 +56,8 @@ def attend(
 
     **Returns:** an array of shape (m,) or (..., m). On a law such as `Gaussian` it is computed in
     float64 and a NumPy array, unless JAX traces it. On tokens it has their precision, and is a
-    NumPy array if nothing was passed as a JAX array.
+    NumPy array, computed by NumPy, if nothing was passed as a JAX array; kernels and devices serve
+    tokens in float32 and JAX arrays.
 
     >>> import jax.numpy as jnp
     >>> import largeprompt as lp
@@ -98,12 +100,22 @@ def _attend(
 ) -> Float[Array, "*batch m"]:
     """The output of one head at queries that were checked."""
     pair = measure.as_key_values()
+    plain = engine == "auto" and block_size is None and mesh is None
+    by_numpy = plain and library(head, measure, z) is np
     if pair is not None and head.splits_at(pair.key_dim):
+        if by_numpy:
+            tilts = z.reshape(-1, head.query_dim) @ head.U[: pair.key_dim].T
+            means = mean_by_numpy(pair.keys, pair.values, pair.log_weights, tilts)
+            return (means @ head.V[:, pair.key_dim :].T).reshape(*z.shape[:-1], head.out_dim)
         if mesh is None:
             return _attend_pair(head, pair, z, engine=engine, block_size=block_size)
         return _attend_pair_on_mesh(head, pair, z, mesh, engine=engine, block_size=block_size)
     if mesh is None:
         prompt = measure.as_prompt()
+        if prompt is not None and by_numpy:
+            tilts = z.reshape(-1, head.query_dim) @ head.U.T
+            means = mean_by_numpy(prompt.points, prompt.points, prompt.log_weights, tilts)
+            return (means @ head.V.T).reshape(*z.shape[:-1], head.out_dim)
         if prompt is not None:
             return _attend_tokens(head, prompt, z, engine=engine, block_size=block_size)
         return _attend_law(head, measure, inside_domain(head, measure, z))

@@ -24,7 +24,9 @@ class Empirical(AbstractMeasure):
     attention.
 
     **Arguments:** `points` of shape (n, d); `weights` of shape (n,), non-negative, normalised by
-    the constructor, uniform if left out. `check=False` does not look for non-finite points.
+    the constructor, uniform if left out. `check=False` does not look for non-finite points. NumPy
+    arrays in float32 or less are put on JAX's default device, where kernels read them; those in
+    float64 stay in NumPy.
 
     >>> import largeprompt as lp
     >>> prompt = lp.Empirical([[0.0], [1.0]])
@@ -38,7 +40,7 @@ class Empirical(AbstractMeasure):
     def __init__(
         self, points: ArrayInput, weights: ArrayInput | None = None, *, check: bool = True
     ):
-        points = _checks.float_array("points", points)
+        points = _checks.tokens("points", points)
         if points.ndim == 2 and points.shape[0] == 0:
             raise _checks.error(
                 "a prompt must have at least one token",

@@ -37,8 +37,10 @@ class KeyValues(AbstractMeasure):
     def __init__(
         self, keys: ArrayInput, values: ArrayInput, log_weights: ArrayInput | None = None
     ) -> None:
-        keys = _checks.shaped("keys", _checks.finite("keys", keys), ("n", "k"))
-        values = _checks.shaped("values", _checks.finite("values", values), (len(keys), "v"))
+        keys = _checks.finite("keys", _checks.tokens("keys", keys))
+        keys = _checks.shaped("keys", keys, ("n", "k"))
+        values = _checks.finite("values", _checks.tokens("values", values))
+        values = _checks.shaped("values", values, (len(keys), "v"))
         self.keys, self.values = _checks.same_dtype(keys, values)
         self.log_weights = None
         if log_weights is not None:
