@@ -6,7 +6,7 @@ import numpy as np
 
 import largeprompt as lp
 
-from .things import EYE, KEY, START, TASK
+from .things import EYE, KEY, START, TASK, in_32_bits
 
 MISTAKES = {
     "risk of a head": (
@@ -28,7 +28,7 @@ MISTAKES = {
         "noise_variance must be finite and >= 0",
     ),
     "noise beyond float32": (
-        lambda: lp.LinearRegression(jnp.eye(2), noise_variance=1e39),
+        lambda: in_32_bits(lambda: lp.LinearRegression(jnp.eye(2), noise_variance=1e39)),
         "noise_variance must have entries in the range of float32",
     ),
     "query_cov of another size": (
