@@ -160,6 +160,19 @@ def test_attend_is_traced_with_numpy_leaves():
         jax.jit(lambda z: lp.output_error(head, mu, z, 10.0))(z)
 
 
+def test_head_does_not_follow_changes_of_its_arrays():
+    U = EYE.copy()
+    head, prompt = lp.Head(U=U, V=U), lp.Empirical(U)
+    U[0, 0] = 5.0
+    assert np.array_equal(head.U, EYE)
+    assert np.array_equal(prompt.points, EYE)
+    with pytest.raises(ValueError, match="read-only"):
+        head.U[0, 0] = 5.0
+    output = lp.attend(head, lp.Gaussian(np.zeros(2), EYE), Z)
+    output *= 2  # a result is the caller's own
+    assert np.array_equal(output, 2 * Z)
+
+
 def test_rademacher_takes_the_memory_of_one_number():
     assert lp.Rademacher(2**40).dim == 2**40
 

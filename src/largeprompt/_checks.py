@@ -118,9 +118,19 @@ def float_array(name: str, value: ArrayInput) -> Float[Array, "..."]:
     if not jnp.issubdtype(array.dtype, jnp.floating):
         if array.dtype.kind not in "iub":
             raise ValueError(_not_numbers(name, f"dtype {array.dtype}"))
-        return in_dtype(array, np.float64)
+        array = in_dtype(array, np.float64)
+    if isinstance(array, jax.Array):
+        return array
     # NumPy's long doubles are no type of JAX
-    return array if array.dtype.itemsize <= 8 else array.astype(np.float64)
+    return _frozen(array if array.dtype.itemsize <= 8 else array.astype(np.float64))
+
+
+def _frozen(array: np.ndarray) -> np.ndarray:
+    """A read-only copy, which no later change of the caller's array reaches."""
+    if array.flags.writeable:
+        array = array.copy()
+        array.flags.writeable = False
+    return array
 
 
 def tokens(name: str, value: ArrayInput) -> Float[Array, "..."]:

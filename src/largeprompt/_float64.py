@@ -91,7 +91,7 @@ def to_host(tree: Any) -> Any:
         known = isinstance(leaf, jax.Array) and not isinstance(leaf, Tracer)
         if not known or not leaf.is_fully_addressable:
             return leaf
-        return np.asarray(leaf) if eqx.is_inexact_array(leaf) or leaf.dtype == bool else leaf
+        return np.array(leaf) if eqx.is_inexact_array(leaf) or leaf.dtype == bool else leaf
 
     # a tree without JAX arrays stays the same object
     return tree if library(tree) is np else jax.tree.map(convert, tree)
