@@ -128,3 +128,27 @@ def test_version_and_date_are_the_same_everywhere():
     day = re.search(r"^date-released: (\S+)$", citation, re.MULTILINE)
     assert day is not None
     assert f"## {lp.__version__} ({day[1]})" in (ROOT / "CHANGELOG.md").read_text()
+
+
+@pytest.mark.parametrize(
+    ("wrong", "right"),
+    [
+        ("linearize", "'linearise'"),
+        ("Task", "'AbstractTask'"),
+        ("probe", "'models.probe'"),
+        ("gaussian", "'Gaussian'"),
+        ("Trajectory", "'dynamics.Trajectory'"),
+        ("plot", "'plot_curve'"),
+        ("outputerror", "'OutputError'"),
+    ],
+)
+def test_getattr_suggests_the_right_name(wrong, right):
+    with pytest.raises(AttributeError, match=f"no attribute '{wrong}'. Did you mean {right}"):
+        getattr(lp, wrong)
+
+
+@pytest.mark.parametrize("wrong", ["xyzzy", "__wrapped__"])
+def test_getattr_without_a_suggestion(wrong):
+    with pytest.raises(AttributeError, match=f"has no attribute '{wrong}'"):
+        getattr(lp, wrong)
+    assert not hasattr(lp, wrong)

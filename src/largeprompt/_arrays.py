@@ -33,6 +33,33 @@ def to_numpy(tree: Any) -> Any:
     return jax.tree.map(convert, tree)
 
 
+def matmul(a: Values, b: Values) -> Values:
+    """The product of two arrays, with all digits of their type."""
+    return a @ b if library(a, b) is np else jnp.matmul(a, b, precision="highest")
+
+
+def log_softmax(logs: Values) -> Values:
+    """Logarithms of weights, shifted so that the weights sum to one."""
+    if library(logs) is jnp:
+        return jax.nn.log_softmax(logs)
+    shifted = logs - np.max(logs)
+    return shifted - np.log(np.sum(np.exp(shifted)))
+
+
+def in_dtype(array: Values, dtype: Any) -> Values:
+    """The array in a floating-point type; JAX arrays in 64-bit types only in 64-bit mode."""
+    if isinstance(array, jax.Array):
+        dtype = jax.dtypes.canonicalize_dtype(dtype)
+    return array if array.dtype == dtype else array.astype(dtype)
+
+
+def normal_of(key: Values, shape: tuple[int, ...], like: Values) -> Values:
+    """Standard normal draws in the type of an array; float32 in place of float64 if JAX is in
+    32-bit mode.
+    """
+    return jax.random.normal(key, shape, jax.dtypes.canonicalize_dtype(like.dtype))
+
+
 def to_jax(tree: Any) -> Any:
     """NumPy arrays of a tree as JAX arrays of the same type, also while JAX traces others."""
     with jax.enable_x64(True), jax.ensure_compile_time_eval():

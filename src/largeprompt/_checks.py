@@ -19,14 +19,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
-from jaxtyping import Array, Float
+from jaxtyping import Float
 
+from ._arrays import in_dtype
 from ._message import error as error
 from ._message import message as message
-from ._typing import ArrayInput
+from ._typing import Array, ArrayInput
 
 Result = TypeVar("Result")
-AnyArray = TypeVar("AnyArray", Array, np.ndarray)
+AnyArray = TypeVar("AnyArray")
 
 # abstract class or protocol of an argument: what it must be, and how to make one
 _KINDS = {
@@ -48,6 +49,8 @@ def _library(array: Array) -> tuple[Any, Any]:
     """
     if isinstance(array, Tracer):
         return jnp, jax.lax.stop_gradient(array)
+    if isinstance(array, np.ndarray):
+        return np, array
     if array.size > _ON_HOST and any(device.platform != "cpu" for device in array.devices()):
         return jnp, array
     return np, np.asarray(array)
@@ -105,25 +108,61 @@ def kind(name: str, value: Any, wanted: type) -> Any:
 
 
 def float_array(name: str, value: ArrayInput) -> Float[Array, "..."]:
-    """`value` as a floating-point array; integers and booleans are cast to JAX's default float."""
-    try:
-        array = value if isinstance(value, jax.Array) else np.asarray(value)
-    except (TypeError, ValueError) as cause:
-        raise ValueError(_not_numbers(name, f"{type(value).__name__} ({cause})")) from cause
+    """`value` as a floating-point array: JAX arrays as they are, other numbers in NumPy.
+
+    Integers, booleans and Python numbers become float64, those of JAX its default float.
+    """
+    array = _array(name, value)
     if jnp.issubdtype(array.dtype, jnp.complexfloating):
         raise error(f"{name} must be real", f"dtype {array.dtype}", "pass its real part")
     if not jnp.issubdtype(array.dtype, jnp.floating):
         if array.dtype.kind not in "iub":
             raise ValueError(_not_numbers(name, f"dtype {array.dtype}"))
-        array = array.astype(jax.dtypes.canonicalize_dtype(float))
-    # not `jnp.asarray`, which compiles a program for every new shape
-    return array if isinstance(array, jax.Array) else jax.device_put(array)
+        array = in_dtype(array, np.float64)
+    if isinstance(array, jax.Array):
+        return array
+    # NumPy's long doubles are no type of JAX
+    return _frozen(array if array.dtype.itemsize <= 8 else array.astype(np.float64))
+
+
+def _frozen(array: np.ndarray) -> np.ndarray:
+    """A read-only copy, which no later change of the caller's array reaches."""
+    if array.flags.writeable:
+        array = array.copy()
+        array.flags.writeable = False
+    return array
+
+
+def tokens(name: str, value: ArrayInput) -> Float[Array, "..."]:
+    """`float_array`, on JAX's default device in place of NumPy unless it is in float64.
+
+    Tokens in float32 or less are many, and read by kernels at every call.
+    """
+    array = float_array(name, value)
+    return array if array.dtype == np.float64 else jax.device_put(array)
+
+
+def _array(name: str, value: Any) -> Any:
+    """`value` as an array of JAX or NumPy; entries that are masked must not become numbers."""
+    if isinstance(value, jax.Array):
+        return value
+    if np.ma.is_masked(value):
+        count = int(np.sum(np.ma.getmaskarray(value)))
+        raise error(
+            f"{name} must be an array without masked entries",
+            f"a masked array with {count} of them",
+            f"drop those entries, or pass {name}.filled(number)",
+        )
+    try:
+        return np.asarray(value)
+    except (TypeError, ValueError, OverflowError, RuntimeError) as cause:
+        raise ValueError(_not_numbers(name, f"{type(value).__name__} ({cause})")) from cause
 
 
 def known(name: str, value: ArrayInput) -> np.ndarray:
     """Cast a known number or array to float64 (JAX in 32-bit mode would not keep it)."""
     try:
-        array = np.asarray(value)
+        array = np.asarray(_array(name, value))
         # Python integers of more than 64 bits
         whole = array.dtype == object and all(isinstance(entry, int) for entry in array.flat)
         if not whole and array.dtype.kind not in "biuf":
@@ -139,9 +178,8 @@ def known(name: str, value: ArrayInput) -> np.ndarray:
 
 def _not_numbers(name: str, received: str) -> str:
     rule = f"{name} must be an array of real numbers"
-    return message(
-        rule, received, "pass a JAX or NumPy array, or a nested list of equal-length rows"
-    )
+    fix = "pass a JAX or NumPy array, or a nested list of equal-length rows"
+    return message(rule, received, "pass tensor.detach()" if "requires grad" in received else fix)
 
 
 def finite(name: str, value: ArrayInput) -> Float[Array, "..."]:
@@ -186,7 +224,25 @@ def shaped(name: str, array: AnyArray, shape: tuple[int | str, ...]) -> AnyArray
 def same_dtype(*arrays: Array) -> tuple[Array, ...]:
     """The arrays cast to their common floating-point type."""
     dtype = np.result_type(*(array.dtype for array in arrays))
-    return tuple(array if array.dtype == dtype else array.astype(dtype) for array in arrays)
+    if any(isinstance(array, jax.Array) for array in arrays):
+        dtype = jax.dtypes.canonicalize_dtype(dtype)
+    return tuple(in_dtype(array, dtype) for array in arrays)
+
+
+def cast(name: str, array: Array, dtype: Any) -> Array:
+    """`array` in another floating-point type, in which finite numbers must stay finite."""
+    with np.errstate(over="ignore"):
+        found = in_dtype(array, dtype)
+    if found.dtype.itemsize >= array.dtype.itemsize:
+        return found
+    library, seen = _library(found)
+    return require(
+        found,
+        library.any(library.isinf(seen)),
+        rule=f"{name} must have entries in the range of {found.dtype}",
+        received=f"a larger number of type {array.dtype}",
+        fix="scale it down, or turn on 64-bit mode",
+    )
 
 
 def count(name: str, value: Any, least: int = 1) -> int:
@@ -266,6 +322,8 @@ def covariance(name: str, value: ArrayInput) -> Float[Array, "d d"]:
     eigenvalue (sign). The matrix returned is the symmetric part of what came.
     """
     matrix = finite(name, value)
+    if matrix.dtype.itemsize < 4:  # has no eigenvalues in float16
+        matrix = matrix.astype(np.float32)
     if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1] or not matrix.shape[0]:
         raise error(
             f"{name} must be a square (d, d) matrix",
@@ -289,7 +347,10 @@ def covariance(name: str, value: ArrayInput) -> Float[Array, "d d"]:
         received="a matrix with a negative eigenvalue",
         fix="use Gaussian.from_factor(mean, B) if you have a factor B with B @ B.T",
     )
-    return jax.device_put((seen + seen.T) / 2) if library is np else (matrix + matrix.T) / 2
+    found = (seen + seen.T) / 2
+    if isinstance(matrix, np.ndarray):
+        return found
+    return jax.device_put(found) if library is np else (matrix + matrix.T) / 2
 
 
 def log_weights(name: str, value: ArrayInput, size: int) -> Float[Array, " n"]:
@@ -312,6 +373,9 @@ def log_weights(name: str, value: ArrayInput, size: int) -> Float[Array, " n"]:
         received="weights that sum to 0 or overflow",
         fix="give at least one point a positive weight, and rescale weights near the largest float",
     )
+    if isinstance(weights, np.ndarray):
+        with np.errstate(divide="ignore"):
+            return np.log(weights / total)
     present = weights > 0  # the double `where` keeps gradients finite where a weight is 0
     normalised = jnp.where(present, weights, 1.0) / jnp.sum(weights)
     return jnp.where(present, jnp.log(normalised), -jnp.inf)

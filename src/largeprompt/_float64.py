@@ -1,6 +1,7 @@
 """Run functions in float64 whatever JAX's default precision, without changing that default."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import wraps
 from typing import Any, TypeVar
 
@@ -9,9 +10,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
-from jaxtyping import Array
 
 from . import _checks
+from ._arrays import library, to_jax
+from ._typing import Array
 
 Result = TypeVar("Result")
 
@@ -34,21 +36,65 @@ def require_x64(name: str) -> None:
 def in_float64(function: Callable[..., Result]) -> Callable[..., Result]:
     """Run `function` in float64.
 
-    With concrete arguments it computes in 64-bit mode and returns float64 arrays, whatever the
+    With known numbers it computes in 64-bit mode and returns NumPy arrays in float64, whatever the
     caller's mode. Traced while JAX is in 32-bit mode it raises and names the one-line fix.
     """
+    known = known_in_float64(function)
 
     @wraps(function)
     def wrapped(*args: Any, **kwargs: Any) -> Result:
-        leaves = jax.tree.leaves((args, kwargs))
-        if not jax.config.read("jax_enable_x64"):
-            if is_traced(*leaves):
-                require_x64(function.__name__)
-            with jax.enable_x64(True):
-                return function(*_widened(args), **_widened(kwargs))
+        if not is_traced(args, kwargs):
+            return known(*args, **kwargs)
+        require_x64(function.__name__)
         return function(*_widened(args), **_widened(kwargs))
 
     return wrapped
+
+
+def known_in_float64(function: Callable[..., Result]) -> Callable[..., Result]:
+    """Run `function` in float64 unless it is traced; with known numbers it returns NumPy arrays."""
+
+    @wraps(function)
+    def wrapped(*args: Any, **kwargs: Any) -> Result:
+        if is_traced(args, kwargs):
+            return function(*args, **kwargs)
+        with known_numbers():
+            return to_host(function(*_widened(args), **_widened(kwargs)))
+
+    return wrapped
+
+
+def in_numpy(function: Callable[..., Result]) -> Callable[..., Result]:
+    """Return NumPy arrays if no argument is a JAX array; their types are kept, float64 included."""
+
+    @wraps(function)
+    def wrapped(*args: Any, **kwargs: Any) -> Result:
+        if library(args, kwargs) is not np:
+            return function(*args, **kwargs)
+        with known_numbers():
+            return to_host(function(*args, **kwargs))
+
+    return wrapped
+
+
+@contextmanager
+def known_numbers() -> Iterator[None]:
+    """Compute with known numbers in 64-bit mode, at once even while JAX traces others."""
+    with jax.enable_x64(True), jax.core.eval_context():
+        yield
+
+
+def to_host(tree: Any) -> Any:
+    """The known floating-point and boolean JAX arrays of a tree as NumPy arrays."""
+
+    def convert(leaf: Any) -> Any:
+        known = isinstance(leaf, jax.Array) and not isinstance(leaf, Tracer)
+        if not known or not leaf.is_fully_addressable:
+            return leaf
+        return np.array(leaf) if eqx.is_inexact_array(leaf) or leaf.dtype == bool else leaf
+
+    # a tree without JAX arrays stays the same object
+    return tree if library(tree) is np else jax.tree.map(convert, tree)
 
 
 def not_traced(function: Callable[..., Result]) -> Callable[..., Result]:
@@ -93,9 +139,14 @@ def by_host(
 
 
 def _widened(tree: Any) -> Any:
-    """Cast every floating-point array of the tree to float64; keep other leaves."""
+    """Cast every floating-point array of the tree to float64; those of modules become JAX arrays.
+
+    Other leaves are kept.
+    """
 
     def widen(leaf: Any) -> Any:
+        if isinstance(leaf, eqx.Module):
+            return jax.tree.map(lambda part: _of_module(widen(part)), leaf)
         if isinstance(leaf, (np.ndarray, np.generic)):
             return leaf.astype(np.float64) if leaf.dtype.kind == "f" else leaf
         if eqx.is_inexact_array(leaf) and leaf.dtype != np.float64 and not jnp.iscomplexobj(leaf):
@@ -105,4 +156,8 @@ def _widened(tree: Any) -> Any:
             return jax.device_put(np.asarray(leaf, np.float64), leaf.sharding)
         return leaf
 
-    return jax.tree.map(widen, tree)
+    return jax.tree.map(widen, tree, is_leaf=lambda node: isinstance(node, eqx.Module))
+
+
+def _of_module(leaf: Any) -> Any:
+    return to_jax(leaf) if isinstance(leaf, np.ndarray) else leaf

@@ -8,11 +8,11 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
-from jaxtyping import Array, Float
+from jaxtyping import Float
 
 from . import _checks
 from ._float64 import is_traced, require_x64
-from ._typing import ArrayInput
+from ._typing import Array, ArrayInput
 
 # P_22 is of order L^-2, its integrands of order L^-3: beyond this they leave the range of float64
 LONGEST = 1e100

@@ -4,9 +4,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
-from jaxtyping import Array, Float
+from jaxtyping import Float
 
 from ._arrays import Values, library
+from ._typing import Array
 
 
 def psd_sqrt(matrix: Float[Array, "d d"]) -> Float[Array, "d d"]:
@@ -14,7 +15,8 @@ def psd_sqrt(matrix: Float[Array, "d d"]) -> Float[Array, "d d"]:
     if isinstance(matrix, Tracer):
         return _psd_sqrt(matrix)
     values, vectors = np.linalg.eigh(np.asarray(matrix))  # nothing to compile
-    return jax.device_put((vectors * np.sqrt(np.maximum(values, 0.0))) @ vectors.T)
+    root = (vectors * np.sqrt(np.maximum(values, 0.0))) @ vectors.T
+    return jax.device_put(root) if isinstance(matrix, jax.Array) else root
 
 
 @jax.custom_jvp

@@ -9,7 +9,8 @@ kernels too.
 from typing import NamedTuple
 
 import jax.numpy as jnp
-from jaxtyping import Array
+
+from ._typing import Array
 
 NO_WEIGHT = -1e30  # score of an absent token inside kernels: with -inf, differences are NaN
 

@@ -1,8 +1,17 @@
-"""Types of user input, which `_checks` validates and turns into arrays."""
+"""Types of user input, which `_checks` validates and turns into arrays, and of arrays."""
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
-from jaxtyping import Array, ArrayLike, Key, UInt32
+import jax
+import numpy as np
+from jaxtyping import ArrayLike, Key, UInt32
+
+# known numbers stay in NumPy until JAX traces them or puts them on a device
+if TYPE_CHECKING:
+    Array = Any
+else:
+    Array = jax.Array | np.ndarray | np.generic
 
 ArrayInput = ArrayLike | Sequence
-KeyInput = Key[Array, ""] | UInt32[Array, "words"]
+KeyInput = Key[jax.Array, ""] | UInt32[jax.Array, "words"]

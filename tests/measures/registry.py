@@ -5,7 +5,6 @@ from typing import NamedTuple
 
 import equinox as eqx
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 import largeprompt as lp
@@ -86,7 +85,7 @@ CASES: dict[str, Case] = {
     "mixture": Case(
         lambda: lp.Mixture(
             [1.0, 3.0],
-            [lp.Gaussian(MEAN[:2], COV[:2, :2]), lp.Rademacher(2).affine(jnp.eye(2), AT)],
+            [lp.Gaussian(MEAN[:2], COV[:2, :2]), lp.Rademacher(2).affine(np.eye(2), AT)],
         ),
         oracle.mixture(
             [1.0, 3.0],

@@ -1,6 +1,8 @@
 # pyright: reportArgumentType=false, reportOperatorIssue=false
 """Heads, queries, engines, layers."""
 
+from functools import reduce
+
 import numpy as np
 
 import largeprompt as lp
@@ -49,6 +51,26 @@ MISTAKES = {
     "block of nothing": (
         lambda: lp.attend(HEAD, PROMPT, [1, 0], block_size=0),
         "block_size must be a positive integer",
+    ),
+    "linear attention of a matrix": (
+        lambda: lp.attend_linear(EYE, GAUSSIAN, [1, 0]),
+        "head must be an attention head",
+    ),
+    "linear attention of tokens": (
+        lambda: lp.attend_linear(HEAD, EYE, [1, 0]),
+        "measure must be a measure",
+    ),
+    "masked head": (
+        lambda: lp.Head(U=np.ma.array(EYE, mask=EYE > 0), V=EYE),
+        "U must be an array without masked entries",
+    ),
+    "layers whose tokens diverge": (
+        lambda: reduce(lambda mu, layer: layer(mu), [lp.Layer([HEAD])] * 20, GAUSSIAN),
+        "covariance of the tokens must stay finite through a layer; received one that overflows",
+    ),
+    "layer that overflows": (
+        lambda: lp.Layer([HEAD])(lp.Gaussian([1e200, 0], 1e200 * EYE)),
+        "must stay finite through a layer",
     ),
     "layer without heads": (lambda: lp.Layer([]), "heads must be a non-empty"),
     "layer of matrices": (lambda: lp.Layer([EYE]), "heads must be a non-empty"),

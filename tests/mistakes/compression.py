@@ -169,7 +169,7 @@ MISTAKES = {
     "no size at all": (lambda: lp.compress(PAIR, EYE, size=0), "size must be a positive integer"),
     "budget too small for tokens to keep": (
         lambda: lp.compress(PAIR, EYE, size=20, keep=[0, 1]),
-        "size must be at least 32 bytes, that of 2 tokens",
+        "size must be at least 64 bytes, that of 2 tokens",
     ),
     "no tail and no atoms": (
         lambda: lp.compress(PAIR, EYE, atoms=0, method="attention matching"),

@@ -1,11 +1,12 @@
 # pyright: reportArgumentType=false, reportOperatorIssue=false
 """Tasks, parameters, risks."""
 
+import jax.numpy as jnp
 import numpy as np
 
 import largeprompt as lp
 
-from .things import EYE, KEY, START, TASK
+from .things import EYE, KEY, START, TASK, in_32_bits
 
 MISTAKES = {
     "risk of a head": (
@@ -25,6 +26,10 @@ MISTAKES = {
     "noise negative": (
         lambda: lp.LinearRegression(EYE, noise_variance=-1),
         "noise_variance must be finite and >= 0",
+    ),
+    "noise beyond float32": (
+        lambda: in_32_bits(lambda: lp.LinearRegression(jnp.eye(2), noise_variance=1e39)),
+        "noise_variance must have entries in the range of float32",
     ),
     "query_cov of another size": (
         lambda: lp.LinearRegression(EYE, query_cov=np.eye(3)),

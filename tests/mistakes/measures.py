@@ -6,7 +6,7 @@ import numpy as np
 
 import largeprompt as lp
 
-from .things import EYE, GAUSSIAN, KEY, PROMPT, Declared, Exponential
+from .things import EYE, GAUSSIAN, KEY, PROMPT, Declared, Exponential, Tensor
 
 MISTAKES = {
     # shapes
@@ -79,6 +79,16 @@ MISTAKES = {
     "no key": (lambda: GAUSSIAN.sample(None, 3), "key must be one JAX random key"),
     "a seed for a key": (lambda: lp.Rademacher(2).sample(0, 3), "key must be one JAX random key"),
     "a batch of keys": (lambda: PROMPT.sample(jax.random.split(KEY), 3), "key must be one JAX"),
+    # numbers of other libraries
+    "masked tokens": (
+        lambda: lp.Empirical(np.ma.array(EYE, mask=EYE > 0)),
+        "points must be an array without masked entries; received a masked array with 2 of them",
+    ),
+    "masked weights": (
+        lambda: lp.Empirical(EYE, np.ma.array([1.0, 2.0], mask=[True, False])),
+        "weights must be an array without masked entries",
+    ),
+    "tensor with a gradient": (lambda: lp.Dirac(Tensor()), r"pass tensor.detach\(\)"),
     # domain of psi
     "u outside the domain": (lambda: Declared().tilt([1.5]), "must lie in the domain of this"),
     "query outside the domain": (

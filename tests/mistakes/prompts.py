@@ -6,7 +6,7 @@ import numpy as np
 
 import largeprompt as lp
 
-from .things import EYE, GAUSSIAN, HEAD, KEY, PROMPT
+from .things import EYE, GAUSSIAN, HEAD, KEY, PROMPT, in_32_bits
 
 MIXTURE = lp.Mixture([1, 1], [GAUSSIAN, lp.Gaussian([1.0, 0.0], EYE)])
 
@@ -115,6 +115,14 @@ MISTAKES = {
     ),
     "table of no range": (lambda: lp.ParticipationTable(10.0, 0.0), "must be single numbers"),
     "table beyond its range": (lambda: lp.ParticipationTable(10.0, 1.0)(2.0), "table's range"),
+    "scores beyond float32": (
+        lambda: in_32_bits(lambda: lp.sample_outputs(KEY, HEAD, GAUSSIAN, [1e20, 0], 5, 3)),
+        "scores must have a variance in the range of float32",
+    ),
+    "query beyond float32": (
+        lambda: in_32_bits(lambda: lp.sample_outputs(KEY, HEAD, GAUSSIAN, [1e40, 0], 5, 3)),
+        "z must have entries in the range of float32",
+    ),
     "sampling an infinite prompt": (
         lambda: lp.sample_outputs(KEY, HEAD, GAUSSIAN, [1, 0], np.inf, 3),
         "L must be a whole number >= 1 where prompts are sampled",

@@ -16,6 +16,19 @@ TASK = lp.LinearRegression(EYE)
 START = lp.BlockParams(0.3 * EYE, 0.3)
 
 
+def in_32_bits(call):
+    """The call where JAX is in its default mode."""
+    with jax.enable_x64(False):
+        return call()
+
+
+class Tensor:
+    """What NumPy meets in a tensor of PyTorch with a gradient."""
+
+    def __array__(self, dtype=None, copy=None):
+        raise RuntimeError("Can't call numpy() on Tensor that requires grad.")
+
+
 class Exponential(lp.AbstractAutodiffMeasure):
     """The standard exponential law: psi(u) = -log(1 - u) for u < 1."""
 

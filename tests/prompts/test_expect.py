@@ -172,7 +172,7 @@ def test_output_error_with_weights_in_32_bits():
     head, z = lp.Head(U=[[0.9]], V=[[1.3]]), [1.2]
     expected = lp.output_error(head, lp.Empirical(nodes[:, None], weights), z, [2.0, 1e12])
     with jax.enable_x64(False):
-        rounded = lp.Empirical(nodes[:, None], weights)
+        rounded = lp.Empirical(nodes[:, None].astype(np.float32), weights)
         found = lp.output_error(lp.Head(U=[[0.9]], V=[[1.3]]), rounded, z, [2.0, 1e12])
     assert rounded.points.dtype == np.float32
     np.testing.assert_allclose(found, expected, rtol=1e-5)

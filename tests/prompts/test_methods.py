@@ -171,3 +171,13 @@ def test_methods_are_needed_where_no_exact_average_exists():
         lp.output_error(HEAD, lp.Uniform(2, 1.0), Z, 20.0)
     with pytest.raises(ValueError, match=r"pass QuasiMonteCarlo\(jax.random.key\(0\)"):
         lp.output_error(HEAD, lp.Uniform(2, 1.0), Z, 20.0, lp.QuasiMonteCarlo())
+
+
+def test_estimate_prints_value_error_and_method():
+    found = lp.Estimate(np.asarray(0.25), np.asarray(1.5e-9), lp.Exact())
+    assert repr(found) == "0.25 +- 1.5e-09, exact"
+    found = lp.Estimate(np.array([0.5, 2.0]), np.array([0.012, 0.3]), lp.MonteCarlo())
+    assert str(found) == "[0.5 2. ]\n+- [0.012 0.3], Monte Carlo"
+    traced = []
+    jax.jit(lambda x: traced.append(repr(lp.Estimate(x, x, lp.Exact()))))(1.0)
+    assert traced[0].endswith(", exact")

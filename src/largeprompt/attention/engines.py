@@ -11,10 +11,12 @@ from typing import Any, Literal, NamedTuple, get_args
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.sharding import Mesh
-from jaxtyping import Array, Float
+from jaxtyping import Float
 
 from .. import _checks, _devices, _native
+from .._typing import Array
 from ..measures import Empirical, KeyValues, TiltedMoments, tilted_moments
 
 Engine = Literal["auto", "dense", "streamed", "fused"]
@@ -60,6 +62,22 @@ def key_value_moments(
     """
     tokens = Tokens(pair.keys, pair.values, pair.log_weights)
     return _moments(tokens, tilts, with_cov=False, engine=engine, block_size=block_size)
+
+
+def mean_by_numpy(
+    points: np.ndarray, values: np.ndarray, log_weights: np.ndarray | None, tilts: np.ndarray
+) -> np.ndarray:
+    """Mean value at every tilt of the points; NumPy reads the tokens in place."""
+    rows = max(1, _DENSE_SCORES // len(points))
+    means = np.empty((len(tilts), values.shape[-1]), np.result_type(tilts, values))
+    for start in range(0, len(tilts), rows):
+        terms = tilts[start : start + rows] @ points.T
+        if log_weights is not None:
+            terms = terms + log_weights
+        terms = np.exp(terms - terms.max(axis=1, keepdims=True))
+        total = terms.sum(axis=1, keepdims=True)
+        means[start : start + rows] = terms @ values / total
+    return means
 
 
 def _moments(

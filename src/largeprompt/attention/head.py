@@ -5,13 +5,13 @@ from collections.abc import Sequence
 from typing import Any
 
 import equinox as eqx
-import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
-from jaxtyping import Array, Float
+from jaxtyping import Float
 
 from .. import _checks
-from .._typing import ArrayInput
+from .._arrays import in_dtype, matmul
+from .._typing import Array, ArrayInput
 
 
 class AbstractHead(eqx.Module):
@@ -48,7 +48,8 @@ class Head(AbstractHead):
     of transformers pass `scale` to `from_kqv`.
 
     **Arguments:** `U` of shape (d, k) for tokens of dimension d and queries of dimension k, which
-    are often the same; `V` of shape (m, d).
+    are often the same; `V` of shape (m, d). Python and NumPy numbers stay in NumPy, in float64
+    unless they are float32.
 
     >>> import jax.numpy as jnp
     >>> import largeprompt as lp
@@ -81,8 +82,8 @@ class Head(AbstractHead):
         K = _checks.shaped("K", _checks.finite("K", K), ("h", "d"))
         Q = _checks.shaped("Q", _checks.finite("Q", Q), (K.shape[0], "k"))
         scale = _checks.shaped("scale", _checks.finite("scale", scale), ())
-        K, Q, scale = _checks.same_dtype(K, Q, scale.astype(K.dtype))
-        return cls(U=scale * jnp.matmul(K.T, Q, precision="highest"), V=V)
+        K, Q, scale = _checks.same_dtype(K, Q, in_dtype(scale, K.dtype))
+        return cls(U=scale * matmul(K.T, Q), V=V)
 
     @property
     def heads(self) -> "tuple[Head, ...]":

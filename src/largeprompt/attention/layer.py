@@ -3,13 +3,15 @@
 from collections.abc import Sequence
 
 import equinox as eqx
-import jax.numpy as jnp
-from jaxtyping import Array, Float
+import numpy as np
+from jaxtyping import Float
 
 from .. import _checks
-from .._typing import ArrayInput
-from ..measures import AbstractMeasure, Gaussian
-from .head import AbstractHead, Head, flat_heads
+from .._arrays import library, matmul
+from .._float64 import is_traced
+from .._typing import Array, ArrayInput
+from ..measures import AbstractMeasure, Gaussian, sandwich
+from .head import AbstractHead, Head, MultiHead, flat_heads
 from .softmax import attend
 
 
@@ -20,6 +22,8 @@ class Layer(eqx.Module):
     $B = I + sum_h V_h G U_h$, the mean becomes $B m + sum_h V_h m$ and the covariance $B G B'$. The
     atoms of a prompt or another finite law are mapped one by one and keep their weights. Several
     layers are composed by `for layer in layers: mu = layer(mu)`.
+
+    Heads and measures made from Python or NumPy numbers are composed in float64.
 
     **Arguments:** `heads`, a sequence of heads with equal d and equal m, or a `MultiHead`; with
     `residual=True` (the default) m must equal d.
@@ -52,13 +56,16 @@ class Layer(eqx.Module):
 
     def apply(self, measure: AbstractMeasure, z: ArrayInput) -> Float[Array, "*batch m"]:
         """The layer's map at the queries z, with tokens of law `measure`."""
-        total = sum((attend(head, measure, z) for head in self.heads), start=jnp.zeros(()))
-        return jnp.asarray(z) + total if self.residual else total
+        total = attend(MultiHead(self.heads), measure, z)
+        return _checks.float_array("z", z) + total if self.residual else total
 
     def __call__(self, measure: AbstractMeasure) -> AbstractMeasure:
         gaussian = measure.as_gaussian()
         if gaussian is not None:
-            return measure.affine(*self._affine_map(gaussian))
+            with np.errstate(over="ignore", invalid="ignore"):
+                B, b = self._affine_map(gaussian)
+                image = sandwich(B, gaussian.covariance)
+            return measure.affine(_finite(B, gaussian, B, b, image), b)
         pushed = measure.push_forward(lambda points: self.apply(measure, points))
         if pushed is None:
             raise _checks.error(
@@ -70,10 +77,21 @@ class Layer(eqx.Module):
 
     def _affine_map(self, mu: Gaussian) -> tuple[Float[Array, "m d"], Float[Array, " m"]]:
         """Matrix B and vector b of the layer's map z -> B z + b for Gaussian tokens."""
-        B = float(self.residual) * jnp.eye(*self.heads[0].V.shape, dtype=mu.dtype)
+        B = float(self.residual) * np.eye(*self.heads[0].V.shape, dtype=mu.stored_dtype)
         for head in self.heads:
-            B = B + jnp.matmul(
-                jnp.matmul(head.V, mu.covariance, precision="highest"), head.U, precision="highest"
-            )
-        b = jnp.matmul(sum(head.V for head in self.heads), mu.centre, precision="highest")
-        return B, b
+            B = B + matmul(matmul(head.V, mu.covariance), head.U)
+        return B, matmul(sum(head.V for head in self.heads), mu.centre)
+
+
+def _finite(value: Array, mu: Gaussian, *images: Array) -> Array:
+    """Return `value`, or raise if what a layer makes of mu is NaN or infinite."""
+    xp = library(images)
+    bad = xp.any(xp.stack([~xp.all(xp.isfinite(image)) for image in images]))
+    size = "" if is_traced(mu) else f" of {np.max(np.abs(np.asarray(mu.covariance))):.3g}"
+    return _checks.require(
+        value,
+        bad,
+        rule="the covariance of the tokens must stay finite through a layer",
+        received=f"one that overflows in this layer, whose tokens have entries{size} before it",
+        fix="scale U or V down, or compose fewer layers",
+    )

@@ -2,14 +2,16 @@
 
 import equinox as eqx
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Float
 
-from .._typing import ArrayInput
+from .. import _checks
+from .._typing import Array, ArrayInput
 from ..measures import AbstractMeasure
 from .head import AbstractHead, Head
-from .softmax import queries_of, read_out, tilts_of
+from .softmax import of_known_numbers, queries_of, read_out, tilts_of
 
 
+@_checks.accepts(head=AbstractHead, measure=AbstractMeasure)
 def attend_linear(
     head: AbstractHead, measure: AbstractMeasure, z: ArrayInput
 ) -> Float[Array, "*batch m"]:
@@ -29,6 +31,7 @@ def attend_linear(
     return sum(others, start=first).reshape(*batch, head.out_dim)
 
 
+@of_known_numbers
 @eqx.filter_jit
 def _attend_linear(
     head: Head, measure: AbstractMeasure, queries: Float[Array, "q k"]

@@ -1,17 +1,20 @@
 """Softmax attention as an operator on measures, for finite and infinite prompts."""
 
-from functools import partial
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from functools import partial, wraps
+from typing import Any, NamedTuple, TypeVar
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
-from jaxtyping import Array, Float
+from jaxtyping import Float
 
 from .. import _checks, _devices
-from .._typing import ArrayInput
+from .._arrays import library
+from .._float64 import in_numpy, known_in_float64
+from .._typing import Array, ArrayInput
 from ..measures import AbstractMeasure, Empirical, KeyValues, TiltedMoments, require_domain
 from .engines import (
     Engine,
@@ -19,9 +22,12 @@ from .engines import (
     checked_engine,
     empirical_moments,
     key_value_moments,
+    mean_by_numpy,
     sharded_moments,
 )
 from .head import AbstractHead, Head
+
+Result = TypeVar("Result")
 
 
 @_checks.accepts(head=AbstractHead)
@@ -48,7 +54,10 @@ def attend(
     blocks of `block_size` tokens), "fused" (one kernel) or "auto" (by size and device); a `mesh`
     shards the tokens over its devices. Scores, weights and sums of bfloat16 tokens are float32.
 
-    **Returns:** an array of shape (m,) or (..., m).
+    **Returns:** an array of shape (m,) or (..., m). On a law such as `Gaussian` it is computed in
+    float64 and a NumPy array, unless JAX traces it. On tokens it has their precision, and is a
+    NumPy array, computed by NumPy, if nothing was passed as a JAX array; kernels and devices serve
+    tokens in float32 and JAX arrays.
 
     >>> import jax.numpy as jnp
     >>> import largeprompt as lp
@@ -63,6 +72,23 @@ def attend(
     return sum(others, start=first)
 
 
+def of_known_numbers(function: Callable[..., Result]) -> Callable[..., Result]:
+    """A function of (head, measure, z, ...) that returns NumPy arrays where its numbers are known.
+
+    On a law it computes in float64. On given tokens it computes in their type, and returns NumPy
+    arrays if neither these nor the other arguments are JAX arrays: tokens on a device stay there.
+    """
+    on_law, on_tokens = known_in_float64(function), in_numpy(function)
+
+    @wraps(function)
+    def wrapped(head: Any, measure: AbstractMeasure, *args: Any, **kwargs: Any) -> Result:
+        tokens = measure.as_key_values() is not None or measure.as_prompt() is not None
+        return (on_tokens if tokens else on_law)(head, measure, *args, **kwargs)
+
+    return wrapped
+
+
+@of_known_numbers
 def _attend(
     head: Head,
     measure: AbstractMeasure,
@@ -74,12 +100,22 @@ def _attend(
 ) -> Float[Array, "*batch m"]:
     """The output of one head at queries that were checked."""
     pair = measure.as_key_values()
+    plain = engine == "auto" and block_size is None and mesh is None
+    by_numpy = plain and library(head, measure, z) is np
     if pair is not None and head.splits_at(pair.key_dim):
+        if by_numpy:
+            tilts = z.reshape(-1, head.query_dim) @ head.U[: pair.key_dim].T
+            means = mean_by_numpy(pair.keys, pair.values, pair.log_weights, tilts)
+            return (means @ head.V[:, pair.key_dim :].T).reshape(*z.shape[:-1], head.out_dim)
         if mesh is None:
             return _attend_pair(head, pair, z, engine=engine, block_size=block_size)
         return _attend_pair_on_mesh(head, pair, z, mesh, engine=engine, block_size=block_size)
     if mesh is None:
         prompt = measure.as_prompt()
+        if prompt is not None and by_numpy:
+            tilts = z.reshape(-1, head.query_dim) @ head.U.T
+            means = mean_by_numpy(prompt.points, prompt.points, prompt.log_weights, tilts)
+            return (means @ head.V.T).reshape(*z.shape[:-1], head.out_dim)
         if prompt is not None:
             return _attend_tokens(head, prompt, z, engine=engine, block_size=block_size)
         return _attend_law(head, measure, inside_domain(head, measure, z))
@@ -210,21 +246,32 @@ def attend_jacobians(
     """
     engine, block_size = checked_engine(engine, block_size)
     queries, batch = queries_of(head, measure, z)
-    if len(head.heads) > 1:
-        options = {"engine": engine, "block_size": block_size, "mesh": mesh}
-        parts = [attend_jacobians(one, measure, queries, **options) for one in head.heads]
-        stacked = (jnp.stack(part, axis=1) for part in zip(*parts, strict=True))
-        return Jacobians(*(part.reshape(*batch, *part.shape[1:]) for part in stacked))
-    head = next(iter(head.heads))
+    parts = [_of_head(one, measure, queries, engine, block_size, mesh) for one in head.heads]
+    if len(parts) == 1:
+        found = parts[0]
+    else:
+        xp = library(parts)
+        found = (xp.stack(part, axis=1) for part in zip(*parts, strict=True))
+    return Jacobians(*(part.reshape(*batch, *part.shape[1:]) for part in found))
+
+
+@of_known_numbers
+def _of_head(
+    head: Head,
+    measure: AbstractMeasure,
+    queries: Float[Array, "q k"],
+    engine: Engine,
+    block_size: int | None,
+    mesh: Mesh | None,
+) -> Jacobians:
+    """The derivatives of the output of one head."""
     if mesh is None:
         queries = inside_domain(head, measure, queries)
-        d_u, d_v = _attend_jacobians(head, measure, queries, engine, block_size)
-    else:
-        options = {"with_cov": True, "engine": engine, "block_size": block_size}
-        moments = _on_mesh(head, measure, queries, mesh, **options)
-        assert moments.cov is not None  # for the type checker: requested above
-        d_u, d_v = _jacobians(head, queries, moments.mean, moments.cov)
-    return Jacobians(d_u.reshape(*batch, *d_u.shape[1:]), d_v.reshape(*batch, *d_v.shape[1:]))
+        return _attend_jacobians(head, measure, queries, engine, block_size)
+    options = {"with_cov": True, "engine": engine, "block_size": block_size}
+    moments = _on_mesh(head, measure, queries, mesh, **options)
+    assert moments.cov is not None  # for the type checker: requested above
+    return _jacobians(head, queries, moments.mean, moments.cov)
 
 
 @eqx.filter_jit

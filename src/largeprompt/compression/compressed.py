@@ -6,11 +6,11 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Float
 
 from .. import _checks
 from .._float64 import is_traced
-from .._typing import ArrayInput, KeyInput
+from .._typing import Array, ArrayInput, KeyInput
 from ..measures import AbstractMeasure, Empirical, KeyValues
 from .draft import Draft, DraftTail, outputs_and_weights, seen_tail
 from .gaussian_tail import Tail, tail_of_tokens

@@ -9,10 +9,10 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Float
 
 from .. import _checks
-from .._typing import ArrayInput
+from .._typing import Array, ArrayInput
 
 
 class Tail(eqx.Module):

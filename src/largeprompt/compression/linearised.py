@@ -16,12 +16,12 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Float
 
 from .. import _checks
 from .._float64 import in_float64, is_traced, not_traced
 from .._linalg import covariance_root
-from .._typing import ArrayInput
+from .._typing import Array, ArrayInput
 from ..attention import AbstractHead, Head
 from ..attention.head import one_head
 from ..attention.softmax import inside_domain

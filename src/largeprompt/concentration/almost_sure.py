@@ -17,13 +17,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import xarray as xr
-from jaxtyping import Array, Float, Int, Key
+from jaxtyping import Float, Int, Key
 
 from .. import _checks
 from .._float64 import not_traced
 from .._lengths import token_count
 from .._softmax_sums import SoftmaxSums
-from .._typing import ArrayInput, KeyInput
+from .._typing import Array, ArrayInput, KeyInput
 from ..attention import AbstractHead, attend
 from ..attention.softmax import queries_of
 from ..measures import AbstractMeasure, Dirac

@@ -9,9 +9,10 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 from jax.flatten_util import ravel_pytree
-from jaxtyping import Array, Float
+from jaxtyping import Float
 
 from .. import _checks
+from .._typing import Array
 from ..icl import AbstractParams, RiskFunction
 
 _STARTS = 8

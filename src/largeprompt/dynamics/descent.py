@@ -12,13 +12,13 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 from jax.sharding import Mesh
-from jaxtyping import Array, Key
+from jaxtyping import Key
 
 from .. import _checks, _devices
 from .._arrays import cast
 from .._float64 import not_traced
 from .._lengths import one_length
-from .._typing import ArrayInput, KeyInput
+from .._typing import Array, ArrayInput, KeyInput
 from ..icl import AbstractParams, AbstractTask, Attention, checked_attention
 from ..prompts import AbstractMethod, Exact, MonteCarlo
 from .group import Descent, Group

@@ -34,12 +34,12 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import xarray as xr
-from jaxtyping import Array, Key
+from jaxtyping import Key
 
 from .. import __version__, _checks
 from .._float64 import in_float64
 from .._lengths import one_length
-from .._typing import ArrayInput
+from .._typing import Array, ArrayInput
 from ..icl import Attention, FactoredParams, LinearRegression
 from ..prompts import AbstractMethod, MonteCarlo
 from .descent import Descent, descend_many, method_name

@@ -12,12 +12,13 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 from jax.sharding import Mesh
-from jaxtyping import Array, Key
+from jaxtyping import Key
 
 from .. import _checks, _devices
 from .._arrays import cast
 from .._compiler_options import quick_to_compile
 from .._progress import progress_bar
+from .._typing import Array
 from ..icl import AbstractParams, AbstractTask, BatchLoss, FreshRisk
 from ..prompts.normals import threefry, words
 from .checkpoint import Checkpoint, Progress, digest

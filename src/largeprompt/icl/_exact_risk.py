@@ -19,8 +19,9 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Float
 
+from .._typing import Array
 from ..participation import ExponentialTable
 from .params import BlockParams, HeadParams
 

@@ -20,8 +20,9 @@ second can have local minima of its own (docs/descent.md).
 """
 
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Float
 
+from .._typing import Array
 from ._exact_risk import Problem, label_size
 
 

@@ -8,9 +8,9 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array
 
 from .._arrays import flattened, restorer, splitter
+from .._typing import Array
 from .coordinates import Coordinates
 from .params import AbstractParams, blocks_of
 from .risks import NumpyFunction, RiskFunction, by_numpy

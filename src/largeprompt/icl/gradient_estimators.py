@@ -21,12 +21,13 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Key, Shaped
+from jaxtyping import Float, Key, Shaped
 
 from .._arrays import cast
 from .._float64 import is_traced
 from .._linalg import psd_sqrt
 from .._message import error
+from .._typing import Array
 from ..prompts.normals import counters, normal_pairs, words
 from ..prompts.sampling import SCORES_AND_VALUES, polar
 from ..prompts.weighted_sums import weighted_sums

@@ -11,14 +11,14 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int, Key
+from jaxtyping import Float, Int, Key
 
 from .. import _checks
-from .._arrays import cast
+from .._arrays import cast, in_dtype, normal_of
 from .._float64 import in_float64, not_traced
 from .._lengths import one_length, token_count
 from .._linalg import psd_sqrt
-from .._typing import ArrayInput, KeyInput
+from .._typing import Array, ArrayInput, KeyInput
 from ..measures import AbstractMeasure, Gaussian
 from ..participation import LARGEST, LONGEST, exponential_table
 from ..prompts.methods import (
@@ -113,20 +113,13 @@ class LinearRegression(AbstractTask):
         self.cov = _checks.covariance("cov", cov)
         d = self.cov.shape[0]
         given = np.eye(d) if task_cov is None else task_cov
-        self.task_cov = _checks.covariance("task_cov", given).astype(self.cov.dtype)
+        self.task_cov = in_dtype(_checks.covariance("task_cov", given), self.cov.dtype)
         _checks.shaped("task_cov", self.task_cov, (d, d))
         noise = _checks.number("noise_variance", noise_variance, "pass a variance", least=0.0)
-        largest = float(jnp.finfo(self.cov.dtype).max)
-        if noise > largest:
-            raise _checks.error(
-                f"noise_variance must be at most {largest:.1e} in {self.cov.dtype}, as cov has it",
-                f"{noise:g}",
-                "choose other units, or pass float64 covariances in JAX's 64-bit mode",
-            )
-        self.noise_variance = jax.device_put(np.asarray(noise, self.cov.dtype))
+        self.noise_variance = _checks.cast("noise_variance", np.asarray(noise), self.cov.dtype)
         self.query_cov = self.cov
         if query_cov is not None:
-            self.query_cov = _checks.covariance("query_cov", query_cov).astype(self.cov.dtype)
+            self.query_cov = in_dtype(_checks.covariance("query_cov", query_cov), self.cov.dtype)
             _checks.shaped("query_cov", self.query_cov, (d, d))
 
     @property
@@ -141,7 +134,7 @@ class LinearRegression(AbstractTask):
 
     def sample_w(self, key: Key[Array, ""]) -> Float[Array, " d"]:
         """w ~ N(0, S_w)."""
-        return psd_sqrt(self.task_cov) @ jax.random.normal(key, (self.inputs,), self.cov.dtype)
+        return psd_sqrt(self.task_cov) @ normal_of(key, (self.inputs,), self.cov)
 
     def tokens(self, w: Float[Array, " d"]) -> AbstractMeasure:
         """N(0, G_w)."""
@@ -154,7 +147,7 @@ class LinearRegression(AbstractTask):
         self, key: Key[Array, ""], w: Float[Array, " d"]
     ) -> tuple[Float[Array, " D"], Float[Array, ""]]:
         """(x_q, 0) and w'x_q + noise."""
-        draw = jax.random.normal(key, (self.dim,), self.cov.dtype)
+        draw = normal_of(key, (self.dim,), self.cov)
         x = psd_sqrt(self.query_cov) @ draw[:-1]
         return jnp.append(x, 0.0), w @ x + jnp.sqrt(self.noise_variance) * draw[-1]
 

@@ -25,11 +25,12 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Float
 
 from .. import _checks
 from .._arrays import to_numpy
-from .._float64 import by_host, is_traced
+from .._float64 import by_host, in_float64, is_traced
+from .._typing import Array
 from ..participation import correlation, pair_table, range_for, table_error
 from ..prompts.gaussian_rule import Form, fitted_rule, isotropic_rule
 from ..prompts.methods import Estimate, Exact
@@ -470,24 +471,24 @@ class ManyHeadExact(AbstractRisk):
         # its points may need larger scores than those of the finer rule, which decides the range
         self.coarse = ManyHeadRisk(problem, length, level=1, beyond=True)
 
+    @in_float64
     def of(self, params: AbstractParams) -> Estimate:
-        with jax.enable_x64(True):
-            value = require_number(risk_of(self.fine, params), _RANGE)
-            coarse = risk_of(self.coarse, params)
-            # heads that oppose each other are differences of terms of this size
-            b = sum(abs(part.matrices()[1]).sum() for part in params.parts())
-            terms = b**2 * label_size(self.fine.problem) / self.fine.length
-            rounding = _ROUNDING * (abs(value) + terms)
-            tables, gap = self._errors(params)
-            error = abs(value - coarse) + tables + gap * abs(value) + rounding
-            value = _checks.require(
-                value,
-                ~(error <= _PROMISE * abs(value)),
-                rule=f"the risk of several heads must be known to a relative error of {_PROMISE:g}",
-                received="a larger error of the average over the query",
-                fix="pass method=lp.MonteCarlo(key)",
-            )
-            return Estimate(value, error, Exact())
+        value = require_number(risk_of(self.fine, params), _RANGE)
+        coarse = risk_of(self.coarse, params)
+        # heads that oppose each other are differences of terms of this size
+        b = sum(abs(part.matrices()[1]).sum() for part in params.parts())
+        terms = b**2 * label_size(self.fine.problem) / self.fine.length
+        rounding = _ROUNDING * (abs(value) + terms)
+        tables, gap = self._errors(params)
+        error = abs(value - coarse) + tables + gap * abs(value) + rounding
+        value = _checks.require(
+            value,
+            ~(error <= _PROMISE * abs(value)),
+            rule=f"the risk of several heads must be known to a relative error of {_PROMISE:g}",
+            received="a larger error of the average over the query",
+            fix="pass method=lp.MonteCarlo(key)",
+        )
+        return Estimate(value, error, Exact())
 
     def _errors(self, params: AbstractParams) -> tuple[Any, Any]:
         """What the tables may change, and the relative error of the rule on known averages."""

@@ -5,10 +5,11 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Float
 
 from .. import _checks
-from .._arrays import to_jax, to_numpy
+from .._arrays import to_numpy
+from .._typing import Array
 from .many_head_risk import shared_axes
 from .params import BlockParams
 from .risks import Attention
@@ -56,7 +57,7 @@ def minimise_block(
     A, b = scale.undo(A, b)
     if unit is not task:
         risk, gradient = _by_numpy(task, L, attention, start)(A, b)
-    return BlockParams(A, b), *to_jax((np.asarray(risk), np.asarray(_norm(gradient))))
+    return BlockParams(A, b), np.asarray(risk), np.asarray(_norm(gradient))
 
 
 def _by_numpy(

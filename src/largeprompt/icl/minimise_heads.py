@@ -11,9 +11,10 @@ import warnings
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-from jaxtyping import Array, Float, Int
+from jaxtyping import Float, Int
 
-from .._arrays import to_jax, to_numpy
+from .._arrays import to_numpy
+from .._typing import Array
 from ._exact_risk import label_size
 from .many_head_risk import ManyHeadRisk, SummedRisk
 from .minimise import CONVERGED, at_unit_scale, best_linear, dense_step, newton
@@ -173,7 +174,7 @@ def minimise_heads(
         about = f"{heads} heads at L = {L:g}: {status}"
         warnings.warn(about, UserWarning, stacklevel=4)
     norm = float(np.linalg.norm([np.linalg.norm(part) for part in gradient]))
-    return _params(*found), *to_jax((np.asarray(risk), np.asarray(norm))), at_limit, status
+    return _params(*found), np.asarray(risk), np.asarray(norm), at_limit, status
 
 
 def _ended(risk: ManyHeadRisk, A: np.ndarray, b: np.ndarray, by_A: np.ndarray) -> tuple[bool, str]:

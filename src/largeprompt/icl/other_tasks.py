@@ -5,11 +5,12 @@ from typing import final
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Key
+from jaxtyping import Float, Key
 
 from .. import _checks
+from .._arrays import in_dtype
 from .._linalg import psd_sqrt
-from .._typing import ArrayInput
+from .._typing import Array, ArrayInput
 from ..measures import AbstractMeasure, Gaussian
 from .task import AbstractTask
 
@@ -52,9 +53,9 @@ class ProductRegression(AbstractTask):
         self.law = inputs
         d = inputs.dim
         cov = _checks.covariance("task_cov", np.eye(d) if task_cov is None else task_cov)
-        self.task_cov = _checks.shaped("task_cov", cov, (d, d)).astype(inputs.dtype)
+        self.task_cov = in_dtype(_checks.shaped("task_cov", cov, (d, d)), inputs.stored_dtype)
         noise = _checks.number("noise_variance", noise_variance, "pass a variance", least=0.0)
-        self.noise_variance = jnp.asarray(noise, inputs.dtype)
+        self.noise_variance = _checks.cast("noise_variance", np.asarray(noise), inputs.stored_dtype)
 
     @property
     def dim(self) -> int:

@@ -13,8 +13,9 @@ at large L. For softmax P_2 and H are tabulated: an evaluation costs the same wh
 import equinox as eqx
 import jax
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Float
 
+from .._typing import Array
 from ..participation import MomentTable, output_moment_table
 from .risks import Attention
 

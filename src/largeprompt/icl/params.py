@@ -5,12 +5,12 @@ from collections.abc import Sequence
 from typing import Any, final
 
 import equinox as eqx
-import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Float
 
 from .. import _checks
+from .._arrays import library, matmul
 from .._static_fields import make_static
-from .._typing import ArrayInput
+from .._typing import Array, ArrayInput
 from ..attention import AbstractHead, Head, MultiHead
 from .coordinates import PRODUCT, Coordinates
 
@@ -75,7 +75,7 @@ class AbstractParams(eqx.Module):
     def to_factored(self) -> "FactoredParams":
         """A factorised head with the same predictions: K = I, Q = U, V = I, O = v'."""
         U, v = self.matrices()
-        eye = jnp.eye(len(v), dtype=v.dtype)
+        eye = library(v).eye(len(v), dtype=v.dtype)
         return FactoredParams(eye, U, eye, v[None])
 
     def to_block(self, tolerance: float = 1e-12) -> "BlockParams":
@@ -85,12 +85,12 @@ class AbstractParams(eqx.Module):
         """
         U, v = self.matrices()
         d = len(v) - 1
-        rest = jnp.max(jnp.abs(U.at[:d, :d].set(0))), jnp.max(jnp.abs(v[:d]))
-        largest = jnp.maximum(jnp.max(jnp.abs(U)), jnp.max(jnp.abs(v)))
-        if float(max(rest)) > tolerance * float(largest):
+        others = [U[d], U[:d, d], v[:d]]
+        rest, largest = (max(float(abs(a).max()) for a in part) for part in (others, [U, v]))
+        if rest > tolerance * largest:
             raise _checks.error(
                 "a head in block form has U = [[A, 0], [0, 0]] and v = (0, b)",
-                f"other entries up to {float(max(rest)):.3g}",
+                f"other entries up to {rest:.3g}",
                 "keep the general form, or raise the tolerance to drop them",
             )
         return BlockParams(U[:d, :d], v[d])
@@ -116,7 +116,7 @@ class HeadParams(AbstractParams):
         self.U, self.v = U, _checks.shaped("v", v, (U.shape[0],))
 
     def matrices(self) -> tuple[Float[Array, "D D"], Float[Array, " D"]]:
-        return jnp.asarray(self.U), jnp.asarray(self.v)  # ends of flows are NumPy arrays
+        return self.U, self.v
 
     def general(self) -> "HeadParams":
         return self
@@ -148,7 +148,8 @@ class BlockParams(AbstractParams):
 
     def matrices(self) -> tuple[Float[Array, "D D"], Float[Array, " D"]]:
         d = self.A.shape[0]
-        return jnp.pad(self.A, (0, 1)), jnp.pad(self.b[None], (d, 0))
+        xp = library(self)
+        return xp.pad(self.A, (0, 1)), xp.pad(self.b[None], (d, 0))
 
     @property
     def dim(self) -> int:
@@ -199,10 +200,7 @@ class FactoredParams(AbstractParams):
 
     def matrices(self) -> tuple[Float[Array, "D D"], Float[Array, " D"]]:
         """U = scale K'Q and v = V'O'."""
-        return (
-            self.scale * jnp.matmul(self.K.T, self.Q, precision="highest"),
-            jnp.matmul(self.O, self.V, precision="highest")[0],
-        )
+        return self.scale * matmul(self.K.T, self.Q), matmul(self.O, self.V)[0]
 
     def to_factored(self) -> "FactoredParams":
         return self

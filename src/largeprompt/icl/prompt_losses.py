@@ -8,10 +8,11 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int, Key
+from jaxtyping import Float, Int, Key
 
 from .. import _checks
 from .._quick_programs import compiled_quickly
+from .._typing import Array
 from ..attention import attend, attend_linear
 from ..prompts.methods import Estimate, MonteCarlo, needed_key
 from .params import AbstractParams

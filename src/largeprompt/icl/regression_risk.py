@@ -21,10 +21,11 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Float
 
 from .. import _checks
 from .._arrays import to_numpy
+from .._typing import Array
 from ..participation import ExponentialTable, NumpyTable
 from ._exact_risk import Problem, WeightedDraws, block_linear, block_softmax, general_softmax
 from ._linear_risk import linear_risk

@@ -7,8 +7,9 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Key
+from jaxtyping import Float, Key
 
+from .._typing import Array
 from ..measures import Gaussian
 from ..prompts.methods import Estimate, Exact, QuasiMonteCarlo
 from ..prompts.quasi import representative

@@ -8,11 +8,12 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int, Key
+from jaxtyping import Float, Int, Key
 
 from .. import _checks
-from .._arrays import to_jax, to_numpy
+from .._arrays import to_numpy
 from .._float64 import in_float64, is_traced, refuse_traced
+from .._typing import Array
 from ..prompts.methods import AbstractMethod, Estimate, Exact
 from .params import AbstractParams
 
@@ -91,7 +92,7 @@ def risk_of(function: RiskFunction, params: AbstractParams) -> Float[Array, ""]:
     known = None if is_traced(function, params) else by_numpy(function, params)
     if known is None:
         return compiled(function, params)
-    return to_jax(np.asarray(known(*jax.tree.leaves(to_numpy(params)))[0]))
+    return np.asarray(known(*jax.tree.leaves(to_numpy(params)))[0])
 
 
 def by_numpy(function: RiskFunction, like: AbstractParams) -> NumpyFunction | None:

@@ -23,8 +23,9 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Key
+from jaxtyping import Float, Key
 
+from .._typing import Array
 from ..prompts.sampling import frame_moments
 
 Response = tuple[Array, Array, Array]  # f, df/da, df/dc

@@ -8,14 +8,13 @@ from typing import Any
 import equinox as eqx
 import jax
 import numpy as np
-from jaxtyping import Array, Float, Key
+from jaxtyping import Float, Key
 
 from .. import _checks
-from .._arrays import to_jax
 from .._float64 import is_traced
 from .._lengths import length_vector, one_length, token_count
 from .._static_fields import make_static
-from .._typing import ArrayInput
+from .._typing import Array, ArrayInput
 from ..measures import AbstractMeasure
 from ..prompts.methods import AbstractMethod, Estimate, Exact, MonteCarlo
 from .params import AbstractParams
@@ -93,7 +92,7 @@ class AbstractTask(eqx.Module):
         value, error = (
             np.reshape([np.asarray(one[i]) for one in found], np.shape(L)) for i in (0, 1)
         )
-        return Estimate(to_jax(value), to_jax(error), found[0].method)
+        return Estimate(value, error, found[0].method)
 
     def objective(
         self,

@@ -1,5 +1,6 @@
 """Measures: the laws that tokens are drawn from."""
 
+from ._affine_maps import sandwich as sandwich
 from ._domain_of_psi import require_domain as require_domain
 from .abstract import AbstractAutodiffMeasure as AbstractAutodiffMeasure
 from .abstract import AbstractMeasure as AbstractMeasure

@@ -1,17 +1,28 @@
-"""Affine images of points and of covariance matrices."""
+"""Affine images of points and of covariance matrices, and the origin."""
 
-import jax.numpy as jnp
-from jaxtyping import Array, Float
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float
+
+from .. import _checks
+from .._arrays import matmul
+from .._typing import Array
 
 
 def moved(
     points: Float[Array, "*n d"], A: Float[Array, "k d"], b: Float[Array, " k"]
 ) -> Float[Array, "*n k"]:
     """A x + b for every point x."""
-    return jnp.matmul(points, A.T, precision="highest") + b
+    return matmul(points, A.T) + b
 
 
 def sandwich(A: Float[Array, "k d"], cov: Float[Array, "d d"]) -> Float[Array, "k k"]:
     """A cov A', symmetric to the last bit."""
-    image = jnp.matmul(jnp.matmul(A, cov, precision="highest"), A.T, precision="highest")
+    image = matmul(matmul(A, cov), A.T)
     return (image + image.T) / 2
+
+
+def zeros(d: Any, dtype: Any) -> Float[np.ndarray, " d"]:
+    """The origin of R^d, in the memory of one number."""
+    return np.broadcast_to(np.zeros((), dtype), (_checks.count("d", d),))

@@ -23,8 +23,9 @@ from functools import partial
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Float
 
+from .._typing import Array
 from ._scalar_cumulants import sech_squared
 
 _DEBYE_TERMS = 12

@@ -13,9 +13,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Bool, Float
 
 from .. import _checks
+from .._typing import Array
 
 
 @partial(jax.custom_jvp, nondiff_argnums=(0,))

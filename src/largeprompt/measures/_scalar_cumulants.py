@@ -11,7 +11,9 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Float
+
+from .._typing import Array
 
 _SWITCH = 1.5  # |x| below which the positive power series are summed
 _TERMS = 14  # enough for rounding accuracy at |x| = _SWITCH

@@ -8,11 +8,13 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Bool, Float
 
 from .. import _checks
+from .._arrays import in_dtype
+from .._float64 import in_numpy
 from .._static_fields import make_static
-from .._typing import ArrayInput, KeyInput
+from .._typing import Array, ArrayInput, KeyInput
 from . import _domain_of_psi
 from ._domain_of_psi import guard, require_finite
 from .scaled import Scaled
@@ -21,6 +23,13 @@ if TYPE_CHECKING:
     from .empirical import Empirical
     from .gaussian import Gaussian
     from .key_values import KeyValues
+
+
+# methods that return NumPy arrays where neither the measure nor their arguments are JAX arrays
+_IN_NUMPY = {
+    *("log_mgf", "tilted_mean", "tilted_cov", "tilt", "in_domain", "mean", "cov"),
+    *("subgaussian_proxy", "as_gaussian", "atoms", "quadrature", "mixture"),
+}
 
 
 class AbstractMeasure(eqx.Module):
@@ -32,7 +41,9 @@ class AbstractMeasure(eqx.Module):
 
     All methods take one vector u of shape (d,); use `jax.vmap` for many. Every measure is an
     equinox module: `jit`, `vmap` and `grad` go through its methods and its constructor. Fields
-    annotated as int, bool or str are static.
+    annotated as int, bool or str are static. A measure made from Python or NumPy numbers keeps them
+    in NumPy, and its methods return NumPy arrays: in float64 unless they were float32. One made
+    from JAX arrays returns JAX arrays of their type.
 
     A measure whose psi is infinite somewhere overrides `in_domain`. Outside the domain `log_mgf` is
     +inf, and tilting, hence attention, raises.
@@ -62,6 +73,8 @@ class AbstractMeasure(eqx.Module):
             guard(cls, "log_mgf", _domain_of_psi.infinite_outside)
             for name in ("tilted_mean", "tilted_cov", "tilt"):
                 guard(cls, name, _domain_of_psi.raises_outside)
+        for name in _IN_NUMPY & vars(cls).keys():
+            setattr(cls, name, in_numpy(vars(cls)[name]))
 
     @abstractmethod
     def log_mgf(self, u: ArrayInput) -> Float[Array, ""]:
@@ -97,10 +110,12 @@ class AbstractMeasure(eqx.Module):
         """Whether psi is known to be finite at every u, as for every built-in measure."""
         return type(self).in_domain is AbstractMeasure.in_domain
 
+    @in_numpy
     def mean(self) -> Float[Array, " d"]:
         """E x."""
         return self.tilted_mean(jnp.zeros(self.dim, self.dtype))
 
+    @in_numpy
     def cov(self) -> Float[Array, "d d"]:
         """$E (x - E x)(x - E x)'$."""
         return self.tilted_cov(jnp.zeros(self.dim, self.dtype))
@@ -137,7 +152,7 @@ class AbstractMeasure(eqx.Module):
 
     def mixture(self) -> tuple[Float[Array, " k"], tuple["AbstractMeasure", ...]]:
         """Weights and components of the law; by default weight 1 and the law itself."""
-        return jnp.ones(1, self.dtype), (self,)
+        return np.ones(1, self.stored_dtype), (self,)
 
     @property
     def is_bounded(self) -> bool:
@@ -157,6 +172,7 @@ class AbstractMeasure(eqx.Module):
             "use sample(key, n), or define uniforms_needed and from_uniforms",
         )
 
+    @in_numpy
     def gaussian_at(self, u: ArrayInput) -> Scaled:
         """The scaled Gaussian whose cumulant function agrees with psi to second order at u:
 
@@ -178,11 +194,13 @@ class AbstractMeasure(eqx.Module):
         log_mass = self.log_mgf(u) - u @ mean + u @ pull / 2
         return Scaled(log_mass, Gaussian(mean - pull, cov, check=False))
 
+    @in_numpy
     def affine(self, A: ArrayInput, b: ArrayInput | None = None) -> "AbstractMeasure":
         """The law of A x + b; A has shape (k, d), b shape (k,), zero if left out."""
-        A = _checks.shaped("A", _checks.finite("A", A), ("k", self.dim)).astype(self.dtype)
-        b = jnp.zeros(A.shape[0], A.dtype) if b is None else _checks.finite("b", b).astype(A.dtype)
-        return self._affine(A, _checks.shaped("b", b, (A.shape[0],)))
+        A = _checks.shaped("A", _checks.finite("A", A), ("k", self.dim))
+        b = _checks.finite("b", np.zeros(A.shape[0]) if b is None else b)
+        b = _checks.shaped("b", b, (A.shape[0],))
+        return self._affine(in_dtype(A, self.stored_dtype), in_dtype(b, self.stored_dtype))
 
     def push_forward(self, function: Callable[[Array], Array]) -> "AbstractMeasure | None":
         """The law of function(x), for a function of points (n, d); None without `atoms`."""
@@ -195,9 +213,9 @@ class AbstractMeasure(eqx.Module):
 
         first, second = _checks.measures("the terms of a sum", (self, other), AbstractMeasure)
         if (shift := first._point()) is not None:
-            return second.affine(jnp.eye(second.dim), shift)
+            return second.affine(np.eye(second.dim), shift)
         if (shift := second._point()) is not None:
-            return first.affine(jnp.eye(first.dim), shift)
+            return first.affine(np.eye(first.dim), shift)
         return sum_of((*first._terms(), *second._terms()))
 
     def _affine(self, A: Float[Array, "k d"], b: Float[Array, " k"]) -> "AbstractMeasure":
@@ -216,13 +234,21 @@ class AbstractMeasure(eqx.Module):
 
     @property
     def dtype(self) -> np.dtype:
-        """Floating-point type of the measure's arrays; JAX's default if it has none."""
+        """Floating-point type in which JAX computes with the measure: `stored_dtype`, but float32
+        in place of float64 where JAX is in 32-bit mode.
+        """
+        return jax.dtypes.canonicalize_dtype(self.stored_dtype)
+
+    @property
+    def stored_dtype(self) -> np.dtype:
+        """Floating-point type of the measure's arrays; float64 if it has none."""
         leaves = jax.tree.leaves(eqx.filter(self, eqx.is_inexact_array))
-        return np.result_type(*(leaf.dtype for leaf in leaves)) if leaves else jnp.zeros(()).dtype
+        return np.result_type(*(leaf.dtype for leaf in leaves)) if leaves else np.dtype(np.float64)
 
     def _vector(self, u: ArrayInput) -> Float[Array, " d"]:
         """Validate `u`: shape (d,), cast to the measure's dtype."""
-        return _checks.shaped("u", _checks.float_array("u", u), (self.dim,)).astype(self.dtype)
+        u = _checks.shaped("u", _checks.float_array("u", u), (self.dim,))
+        return in_dtype(u, self.stored_dtype)
 
 
 class AbstractAutodiffMeasure(AbstractMeasure):

@@ -3,10 +3,11 @@
 from collections.abc import Callable
 
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+import numpy as np
+from jaxtyping import Float
 
 from .. import _checks
-from .._typing import ArrayInput, KeyInput
+from .._typing import Array, ArrayInput, KeyInput
 from ._affine_maps import moved
 from .abstract import AbstractMeasure
 from .empirical import Empirical
@@ -54,7 +55,7 @@ class Dirac(AbstractMeasure):
 
     def as_gaussian(self) -> Gaussian:
         """N(point, 0)."""
-        return Gaussian(self.point, jnp.zeros((self.dim, self.dim)), check=False)
+        return Gaussian(self.point, np.zeros((self.dim, self.dim)), check=False)
 
     def atoms(self) -> Empirical:
         return Empirical(self.point[None])

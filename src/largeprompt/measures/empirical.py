@@ -1,14 +1,16 @@
 """Finite prompts: weighted points, one for each token."""
 
+import math
 from collections.abc import Callable
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Float
 
 from .. import _checks
-from .._typing import ArrayInput, KeyInput
+from .._arrays import in_dtype, library
+from .._typing import Array, ArrayInput, KeyInput
 from ._affine_maps import moved
 from ._scalar_cumulants import log_mean_exp
 from .abstract import AbstractMeasure
@@ -22,7 +24,9 @@ class Empirical(AbstractMeasure):
     attention.
 
     **Arguments:** `points` of shape (n, d); `weights` of shape (n,), non-negative, normalised by
-    the constructor, uniform if left out. `check=False` does not look for non-finite points.
+    the constructor, uniform if left out. `check=False` does not look for non-finite points. NumPy
+    arrays in float32 or less are put on JAX's default device, where kernels read them; those in
+    float64 stay in NumPy.
 
     >>> import largeprompt as lp
     >>> prompt = lp.Empirical([[0.0], [1.0]])
@@ -36,7 +40,7 @@ class Empirical(AbstractMeasure):
     def __init__(
         self, points: ArrayInput, weights: ArrayInput | None = None, *, check: bool = True
     ):
-        points = _checks.float_array("points", points)
+        points = _checks.tokens("points", points)
         if points.ndim == 2 and points.shape[0] == 0:
             raise _checks.error(
                 "a prompt must have at least one token",
@@ -48,7 +52,8 @@ class Empirical(AbstractMeasure):
         self.log_weights = None
         if weights is not None:
             size = points.shape[0]
-            self.log_weights = _checks.log_weights("weights", weights, size).astype(points.dtype)
+            logs = _checks.log_weights("weights", weights, size)
+            self.log_weights = in_dtype(logs, points.dtype)
 
     @property
     def dim(self) -> int:
@@ -62,11 +67,13 @@ class Empirical(AbstractMeasure):
     @property
     def weights(self) -> Float[Array, " n"]:
         """The normalised weights w_i."""
-        return jnp.exp(self._log_weights())
+        logs = self._log_weights()
+        return library(logs).exp(logs)
 
     def _log_weights(self) -> Float[Array, " n"]:
-        uniform = jnp.full(self.n, -jnp.log(float(self.n)), self.dtype)
-        return uniform if self.log_weights is None else self.log_weights
+        if self.log_weights is not None:
+            return self.log_weights
+        return library(self.points).full(self.n, -math.log(self.n), self.points.dtype)
 
     def _scores(self, u: ArrayInput) -> Float[Array, " n"]:
         return jnp.matmul(self.points, self._vector(u), precision="highest")
@@ -101,8 +108,8 @@ class Empirical(AbstractMeasure):
         if self.log_weights is None:
             chosen = jax.random.randint(key, (n,), 0, self.n)
         else:
-            chosen = jax.random.choice(key, self.n, (n,), p=self.weights)
-        return Empirical(self.points[chosen])
+            chosen = jax.random.choice(key, self.n, (n,), p=jnp.asarray(self.weights))
+        return Empirical(jnp.asarray(self.points)[chosen])
 
     def subgaussian_proxy(self) -> Float[Array, ""]:
         """$max_i |x_i - mean|^2$ over points of positive weight: valid for all tilts, not tight."""
@@ -125,7 +132,7 @@ class Empirical(AbstractMeasure):
 
     def from_uniforms(self, uniforms: Float[Array, "n k"]) -> Float[Array, "n d"]:
         chosen = jnp.searchsorted(jnp.cumsum(self.weights), uniforms[:, 0])
-        return self.points[chosen.clip(0, self.n - 1)]
+        return jnp.asarray(self.points)[chosen.clip(0, self.n - 1)]
 
     def push_forward(self, function: Callable[[Array], Array]) -> "Empirical":
         """The images of the points, with the same weights."""

@@ -4,11 +4,12 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jax.scipy.special import ndtri
-from jaxtyping import Array, Float
+from jaxtyping import Float
 
 from .. import _checks
+from .._arrays import matmul
 from .._linalg import psd_sqrt
-from .._typing import ArrayInput, KeyInput
+from .._typing import Array, ArrayInput, KeyInput
 from ._affine_maps import moved, sandwich
 from .abstract import AbstractMeasure
 from .empirical import Empirical
@@ -33,7 +34,7 @@ class Gaussian(AbstractMeasure):
     covariance: Float[Array, "d d"]
 
     def __init__(self, mean: ArrayInput, cov: ArrayInput, *, check: bool = True):
-        covariance = _checks.covariance("cov", cov) if check else jnp.asarray(cov)
+        covariance = _checks.covariance("cov", cov) if check else _checks.float_array("cov", cov)
         centre = _checks.shaped("mean", _checks.finite("mean", mean), (covariance.shape[0],))
         self.centre, self.covariance = _checks.same_dtype(centre, covariance)
 
@@ -41,7 +42,7 @@ class Gaussian(AbstractMeasure):
     def from_factor(cls, mean: ArrayInput, B: ArrayInput) -> "Gaussian":
         """The law N(m, B B') of m + B g, g standard normal."""
         factor = _checks.shaped("B", _checks.finite("B", B), ("d", "k"))
-        return cls(mean, jnp.matmul(factor, factor.T, precision="highest"), check=False)
+        return cls(mean, matmul(factor, factor.T), check=False)
 
     @property
     def dim(self) -> int:

@@ -4,10 +4,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
-from jaxtyping import Array, Float
+from jaxtyping import Float
 
 from .. import _checks
-from .._typing import ArrayInput, KeyInput
+from .._arrays import in_dtype, library, log_softmax
+from .._typing import Array, ArrayInput, KeyInput
 from .abstract import AbstractMeasure
 from .empirical import Empirical
 
@@ -36,12 +37,14 @@ class KeyValues(AbstractMeasure):
     def __init__(
         self, keys: ArrayInput, values: ArrayInput, log_weights: ArrayInput | None = None
     ) -> None:
-        keys = _checks.shaped("keys", _checks.finite("keys", keys), ("n", "k"))
-        values = _checks.shaped("values", _checks.finite("values", values), (len(keys), "v"))
+        keys = _checks.finite("keys", _checks.tokens("keys", keys))
+        keys = _checks.shaped("keys", keys, ("n", "k"))
+        values = _checks.finite("values", _checks.tokens("values", values))
+        values = _checks.shaped("values", values, (len(keys), "v"))
         self.keys, self.values = _checks.same_dtype(keys, values)
         self.log_weights = None
         if log_weights is not None:
-            self.log_weights = normalised_logs(log_weights, len(keys)).astype(self.keys.dtype)
+            self.log_weights = in_dtype(normalised_logs(log_weights, len(keys)), self.keys.dtype)
 
     @property
     def key_dim(self) -> int:
@@ -62,7 +65,7 @@ class KeyValues(AbstractMeasure):
 
     def as_prompt(self) -> Empirical:
         """The same tokens in one array (a copy)."""
-        points = jnp.concatenate([self.keys, self.values], axis=-1)
+        points = library(self.keys, self.values).concatenate([self.keys, self.values], axis=-1)
         return Empirical(points, check=False).with_log_weights(self.log_weights)
 
     def atoms(self) -> Empirical:
@@ -104,13 +107,13 @@ class KeyValues(AbstractMeasure):
 def normalised_logs(value: ArrayInput, size: int) -> Float[Array, " n"]:
     """Log weights, real or -inf but not all -inf, shifted so that the weights sum to one."""
     logs = _checks.shaped("log_weights", _checks.float_array("log_weights", value), (size,))
-    library = jnp if isinstance(logs, Tracer) else np
-    seen = jax.lax.stop_gradient(logs) if library is jnp else np.asarray(logs)
+    xp = jnp if isinstance(logs, Tracer) else np
+    seen = jax.lax.stop_gradient(logs) if xp is jnp else np.asarray(logs)
     logs = _checks.require(
         logs,
-        ~(library.all(seen < library.inf) & library.any(seen > -library.inf)),
+        ~(xp.all(seen < xp.inf) & xp.any(seen > -xp.inf)),
         rule="log_weights must be real or -inf, and not all -inf",
         received="NaN, +inf, or no weight at all",
         fix="give at least one token a finite log weight",
     )
-    return jax.nn.log_softmax(logs)
+    return log_softmax(logs)

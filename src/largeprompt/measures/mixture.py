@@ -6,10 +6,11 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Bool, Float
 
 from .. import _checks
-from .._typing import ArrayInput, KeyInput
+from .._arrays import in_dtype, library, log_softmax
+from .._typing import Array, ArrayInput, KeyInput
 from ._scalar_cumulants import log_mean_exp
 from .abstract import AbstractMeasure
 from .empirical import Empirical
@@ -38,12 +39,13 @@ class Mixture(AbstractMeasure):
         parts = tuple(components)
         plain = [part.measure if isinstance(part, Scaled) else part for part in parts]
         self.components = _checks.measures("components", plain, AbstractMeasure)
-        dtype = np.result_type(*(part.dtype for part in self.components))
-        log_weights = _checks.log_weights("weights", weights, len(parts)).astype(dtype)
+        dtype = np.result_type(*(part.stored_dtype for part in self.components))
+        log_weights = in_dtype(_checks.log_weights("weights", weights, len(parts)), dtype)
         if any(isinstance(part, Scaled) for part in parts):
             masses = [part.log_mass if isinstance(part, Scaled) else 0.0 for part in parts]
-            masses = jnp.stack([jnp.asarray(mass, dtype) for mass in masses])
-            log_weights = jax.nn.log_softmax(log_weights + masses)
+            xp = library(masses, log_weights)
+            masses = xp.stack([in_dtype(xp.asarray(mass), dtype) for mass in masses])
+            log_weights = log_softmax(log_weights + masses)
         self.log_weights = log_weights
 
     @property
@@ -53,7 +55,7 @@ class Mixture(AbstractMeasure):
     @property
     def weights(self) -> Float[Array, " k"]:
         """The normalised weights pi_k."""
-        return jnp.exp(self.log_weights)
+        return library(self.log_weights).exp(self.log_weights)
 
     def _potentials(self, u: Float[Array, " d"]) -> Float[Array, " k"]:
         return jnp.stack([part.log_mgf(u) for part in self.components])

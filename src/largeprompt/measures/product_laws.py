@@ -11,11 +11,13 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Float
 
 from .. import _checks
-from .._typing import ArrayInput, KeyInput
+from .._arrays import in_dtype
+from .._typing import Array, ArrayInput, KeyInput
 from . import _scalar_cumulants as scalar
+from ._affine_maps import zeros
 from ._gauss_points import LOG_CUTOFF, POINTS_PER_AXIS, gauss_legendre
 from .abstract import AbstractMeasure
 from .empirical import Empirical
@@ -96,7 +98,7 @@ class Rademacher(AbstractProduct):
     natural: Float[Array, " d"]
 
     def __init__(self, d: int):
-        self.natural = jnp.zeros(_checks.count("d", d))
+        self.natural = zeros(d, np.float64)
 
     def _psi(self, theta: Float[Array, " d"]) -> Float[Array, " d"]:
         return scalar.log_cosh(theta)
@@ -141,7 +143,7 @@ class Uniform(AbstractProduct):
 
     def __init__(self, d: int, a: ArrayInput = 1.0):
         self.half_width = _checks.shaped("a", _checks.positive("a", a), ())
-        self.natural = jnp.zeros(_checks.count("d", d), self.half_width.dtype)
+        self.natural = zeros(d, self.half_width.dtype)
 
     def _psi(self, theta: Float[Array, " d"]) -> Float[Array, " d"]:
         return scalar.log_sinhc(self.half_width * theta)
@@ -180,7 +182,7 @@ class Uniform(AbstractProduct):
         w = w * np.exp(natural[:, None] * x - np.abs(natural[:, None]) * a)
         points = np.stack(np.meshgrid(*x, indexing="ij"), -1).reshape(-1, self.dim)
         weights = np.prod(np.stack(np.meshgrid(*w, indexing="ij"), -1), -1).ravel()
-        return Empirical(jnp.asarray(points, self.dtype), weights)
+        return Empirical(in_dtype(points, self.stored_dtype), weights)
 
     @eqx.filter_jit
     def from_uniforms(self, uniforms: Float[Array, "n k"]) -> Float[Array, "n d"]:

@@ -3,9 +3,9 @@
 from typing import TYPE_CHECKING
 
 import equinox as eqx
-from jaxtyping import Array, Float
+from jaxtyping import Float
 
-from .._typing import ArrayInput
+from .._typing import Array, ArrayInput
 
 if TYPE_CHECKING:
     from .abstract import AbstractMeasure

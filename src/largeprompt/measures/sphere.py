@@ -8,13 +8,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.scipy.special import ndtri
-from jaxtyping import Array, Float, Key
+from jaxtyping import Float, Key
 
 from .. import _checks
+from .._arrays import in_dtype
 from .._float64 import is_traced
-from .._typing import ArrayInput, KeyInput
+from .._typing import Array, ArrayInput, KeyInput
 from . import _bessel
 from . import _scalar_cumulants as scalar
+from ._affine_maps import zeros
 from ._gauss_points import LOG_CUTOFF, POINTS_PER_AXIS, gauss_legendre
 from .abstract import AbstractMeasure
 from .empirical import Empirical
@@ -41,7 +43,7 @@ class Sphere(AbstractMeasure):
 
     def __init__(self, d: int, radius: ArrayInput = 1.0):
         self.radius = _checks.shaped("radius", _checks.positive("radius", radius), ())
-        self.natural = jnp.zeros(_checks.count("d", d), self.radius.dtype)
+        self.natural = zeros(d, self.radius.dtype)
 
     @property
     def dim(self) -> int:
@@ -114,7 +116,7 @@ class Sphere(AbstractMeasure):
             return None
         natural, radius = np.asarray(self.natural, np.float64), float(self.radius)
         points, weights = _polar_rule(natural, radius, int(POINTS_PER_AXIS[2] * 2**level))
-        return Empirical(jnp.asarray(points, self.dtype), weights)
+        return Empirical(in_dtype(points, self.stored_dtype), weights)
 
     @property
     def is_bounded(self) -> bool:

@@ -6,10 +6,10 @@ from functools import reduce
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Bool, Float
 
 from .. import _checks
-from .._typing import ArrayInput, KeyInput
+from .._typing import Array, ArrayInput, KeyInput
 from ._affine_maps import moved, sandwich
 from .abstract import AbstractMeasure
 from .empirical import Empirical

@@ -16,10 +16,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import xarray as xr
-from jaxtyping import Array, Float
+from jaxtyping import Float
 
 from .. import _checks, _provenance
-from .._typing import ArrayInput
+from .._typing import Array, ArrayInput
 from .tabpfn import AbstractContext, InContextLearner, TabPFN, checked_labels, checked_rows
 
 # of the largest squared singular value of the queries; generalised cross-validation chooses

@@ -13,11 +13,11 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Float
 
 from .. import _checks
 from .._extras import require
-from .._typing import ArrayInput
+from .._typing import Array, ArrayInput
 from .fetch import weights_path
 from .recording import RecordedLayer, Recording, relative_error, squared_differences
 

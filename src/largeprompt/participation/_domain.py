@@ -3,13 +3,11 @@
 import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
-from jaxtyping import Array
 
 from .. import _checks
-from .._arrays import to_jax
 from .._float64 import is_traced, require_x64
 from .._lengths import length_array
-from .._typing import ArrayInput
+from .._typing import Array, ArrayInput
 from ._elementwise import Kernel, elementwise, evaluate
 
 WIDEST = 1e8  # beyond, the nodes of the Laplace rule overflow
@@ -85,7 +83,7 @@ def apply_at(
 
 def _apply(name: str, kernel: Kernel, *args: ArrayInput) -> tuple[Array, ...]:
     if not is_traced(*args):
-        return to_jax(evaluate(kernel, *args))
+        return evaluate(kernel, *args)
     require_x64(name)
     arrays = jnp.broadcast_arrays(*(jnp.asarray(a, jnp.float64) for a in args))
     return elementwise(kernel)(*arrays)

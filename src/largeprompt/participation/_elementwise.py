@@ -15,9 +15,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.custom_batching import custom_vmap
-from jaxtyping import Array
 
-from .._typing import ArrayInput
+from .._typing import Array, ArrayInput
 
 Kernel = Callable[..., tuple[Any, ...]]  # of NumPy arrays, or of JAX arrays
 

@@ -20,9 +20,9 @@ from functools import lru_cache
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array
 
 from .._arrays import Values, library
+from .._typing import Array
 
 NODES = 33
 SCALE = 0.2  # functions analytic to the height pi/2 leave exp(-pi/2 sqrt(NODES)/SCALE), 1e-19

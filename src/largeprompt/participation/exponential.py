@@ -29,9 +29,10 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Complex, Float, Inexact, Int
+from jaxtyping import Bool, Complex, Float, Inexact, Int
 from numpy.polynomial import chebyshev, legendre
 
+from .._typing import Array
 from .weight_moments import moment_functions
 
 LARGEST = 1e6  # Frobenius norm of M

@@ -20,10 +20,10 @@ from collections import defaultdict
 from functools import lru_cache
 
 import equinox as eqx
-from jaxtyping import Array, Float
+from jaxtyping import Float
 
 from .._arrays import Values, library
-from .._typing import ArrayInput
+from .._typing import Array, ArrayInput
 from ._domain import apply, apply_at
 from ._laplace import Rule, contract, frozen, laplace_rule
 from .score_moments import Factors

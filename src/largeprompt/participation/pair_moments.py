@@ -23,12 +23,12 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Float
 
 from .. import _checks
 from .._arrays import Values, library
 from .._linalg import safe_sqrt
-from .._typing import ArrayInput
+from .._typing import Array, ArrayInput
 from . import _small_variance
 from ._domain import apply, apply_at, checked_deviation, checked_range
 from ._laplace import DROP, Probes, frozen, laplace_window

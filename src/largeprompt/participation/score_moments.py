@@ -9,11 +9,11 @@ moments, and each is the judge of the other.
 import math
 from functools import lru_cache
 
-from jaxtyping import Array, Float
+from jaxtyping import Float
 
 from .. import _checks
 from .._arrays import Values, library
-from .._typing import ArrayInput
+from .._typing import Array, ArrayInput
 from ._domain import apply
 from ._elementwise import Kernel
 from ._laplace import Probes, contract, laplace_rule

@@ -16,10 +16,10 @@ from collections import defaultdict
 from collections.abc import Collection, Mapping
 from functools import lru_cache
 
-from jaxtyping import Array, Float
+from jaxtyping import Float
 
 from .._arrays import Values, library
-from .._typing import ArrayInput
+from .._typing import Array, ArrayInput
 from ._domain import apply
 from ._elementwise import Kernel
 from ._laplace import Probes, contract, laplace_rule

@@ -16,12 +16,12 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Float
 from numpy.polynomial import Chebyshev, Polynomial, chebyshev
 
 from .. import _checks
 from .._float64 import is_traced, require_x64
-from .._typing import ArrayInput
+from .._typing import Array, ArrayInput
 from ._domain import checked, checked_deviation
 from .exponential import LARGEST
 from .weight_moments import Participation, moment_functions, participation

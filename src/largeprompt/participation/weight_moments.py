@@ -11,12 +11,12 @@ from functools import lru_cache
 
 import equinox as eqx
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Float
 from numpy.polynomial import Chebyshev
 
 from .. import _checks
 from .._arrays import Values, library
-from .._typing import ArrayInput
+from .._typing import Array, ArrayInput
 from ._domain import RESOLVED, SHORT, apply, apply_at
 from ._elementwise import Kernel
 from ._laplace import contract, frozen, laplace_rule

@@ -4,10 +4,10 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Float
 
 from .. import _checks
-from .._typing import ArrayInput
+from .._typing import Array, ArrayInput
 from ..attention import AbstractHead
 from ..measures import AbstractMeasure
 from .methods import AbstractMethod, Estimate, as_method

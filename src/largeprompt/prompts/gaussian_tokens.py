@@ -129,7 +129,7 @@ def by_library(function: Callable, head: AbstractHead, mu: Gaussian, *arrays: Va
     if is_traced(head, mu, *arrays):
         with jax.default_matmul_precision("highest"):
             return function(head, mu, *to_jax(arrays))
-    return to_jax(function(*to_numpy((head, mu, *arrays))))
+    return function(*to_numpy((head, mu, *arrays)))
 
 
 def like(array: Values, tree: Any) -> Any:

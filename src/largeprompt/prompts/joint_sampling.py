@@ -22,10 +22,11 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, UInt32
+from jaxtyping import Float, UInt32
 
 from .._linalg import psd_sqrt, triangular_root, without_slope
 from .._softmax_sums import NO_WEIGHT
+from .._typing import Array
 from ..attention import AbstractHead
 from ..attention.softmax import tilts_of
 from ..measures import Gaussian

@@ -11,13 +11,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
-from jaxtyping import Array, Key
+from jaxtyping import Key
 
 from .. import _checks, _devices
 from .._float64 import in_float64, is_traced, refuse_traced
 from .._lengths import length_array, longest_finite, token_count
 from .._progress import progress_bar
-from .._typing import ArrayInput, KeyInput
+from .._typing import Array, ArrayInput, KeyInput
 from ..attention import AbstractHead
 from ..attention.softmax import inside_domain, queries_of
 from ..measures import AbstractMeasure
@@ -48,6 +48,15 @@ class Estimate(NamedTuple):
     value: Any
     error: Any
     method: "AbstractMethod"
+
+    def __repr__(self) -> str:
+        if is_traced(self.value, self.error):
+            return f"{self.value} +- {self.error}, {self.method.description}"
+        value, error = np.asarray(self.value), np.asarray(self.error)
+        if not value.ndim:
+            return f"{value:.12g} +- {error:.2g}, {self.method.description}"
+        error = np.array2string(error, formatter={"float": "{:.2g}".format})
+        return f"{value}\n+- {error}, {self.method.description}"
 
 
 class AbstractMethod(eqx.Module):

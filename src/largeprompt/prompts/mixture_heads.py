@@ -35,7 +35,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .. import _checks
-from .._arrays import Values, to_jax, to_numpy
+from .._arrays import Values, to_numpy
 from .._float64 import is_traced
 from .._typing import ArrayInput
 from ..attention import AbstractHead
@@ -480,7 +480,7 @@ def second_moment(head: AbstractHead, mu: AbstractMeasure, z: ArrayInput, L: Arr
     less = abs(limit)[..., :, None] * (shift.error + means.error)[..., None, :]
     value = limit[..., :, None] * limit[..., None, :] + cross + np.swapaxes(cross, -1, -2)
     error = around.error + less + np.swapaxes(less, -1, -2)
-    return to_jax(Bounded(value + around.value, error))
+    return Bounded(value + around.value, error)
 
 
 def _certified(found: Bounded, sizes: Values) -> Bounded:
@@ -507,7 +507,7 @@ def covariance_of_queries(
         return a[..., :, None] * b[..., None, :]
 
     less = outer(abs(left.value), right.error) + outer(left.error, abs(right.value))
-    return to_jax(Bounded(found.value - outer(left.value, right.value), found.error + less))
+    return Bounded(found.value - outer(left.value, right.value), found.error + less)
 
 
 def prefix_difference(

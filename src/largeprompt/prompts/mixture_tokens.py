@@ -58,7 +58,7 @@ def _by_library(function: Callable[[_Asked], Bounded]) -> Callable[..., Bounded]
         law = needed_law(mu)
         if not is_traced(head, law, *pairs):
             head, law = to_numpy((head, law))
-            return to_jax(function(_Asked(head, law, *pairs)))
+            return function(_Asked(head, law, *pairs))
         with jax.default_matmul_precision("highest"):
             head, law, queries, tilts, L = to_jax((head, law, *pairs[:2], pairs.L))
             return function(_Asked(head, law, queries, tilts, pairs.which, L))

@@ -3,8 +3,9 @@
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Key
+from jaxtyping import Float, Key
 
+from .._typing import Array
 from ..attention import AbstractHead
 from ..measures import AbstractMeasure
 from .quantities import AbstractQuantity

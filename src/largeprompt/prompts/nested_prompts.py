@@ -13,12 +13,12 @@ summed over all pairs of heads.
 import itertools
 
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Float
 
 from .. import _checks
 from .._arrays import Values
 from .._float64 import in_float64, is_traced
-from .._typing import ArrayInput
+from .._typing import Array, ArrayInput
 from ..attention import AbstractHead, Head
 from ..measures import AbstractMeasure, Gaussian
 from ..participation import checked_lengths, nested_pair_moments_at

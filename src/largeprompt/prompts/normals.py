@@ -16,7 +16,9 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Key, UInt32
+from jaxtyping import Float, Key, UInt32
+
+from .._typing import Array
 
 Words = UInt32[Array, " 2"] | tuple[Array, Array]
 

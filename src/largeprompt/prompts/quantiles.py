@@ -5,10 +5,9 @@ import math
 import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array
 
 from .. import _checks
-from .._typing import ArrayInput
+from .._typing import Array, ArrayInput
 from ..attention import AbstractHead, attend
 from ..measures import AbstractMeasure
 from .quantities import AbstractQuantity

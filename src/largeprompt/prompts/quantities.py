@@ -13,11 +13,11 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Float
 
 from .. import _checks
 from .._lengths import length_array
-from .._typing import ArrayInput
+from .._typing import Array, ArrayInput
 from ..attention import AbstractHead, attend, attend_jacobians, attend_linear
 from ..measures import AbstractMeasure, Empirical, Gaussian
 from . import gaussian_averages, gaussian_tokens, many_heads, mixture_heads, mixture_tokens

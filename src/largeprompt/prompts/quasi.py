@@ -23,10 +23,10 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Key
+from jaxtyping import Key
 
 from .. import _checks
-from .._typing import KeyInput
+from .._typing import Array, KeyInput
 from ..measures import AbstractMeasure, Empirical
 
 

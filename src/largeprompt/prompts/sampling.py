@@ -16,12 +16,14 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh
-from jaxtyping import Array, Float, Key, UInt32
+from jaxtyping import Float, Key, UInt32
 
 from .. import _checks, _devices
+from .._arrays import to_numpy
+from .._float64 import is_traced
 from .._lengths import token_count
 from .._linalg import psd_sqrt, safe_sqrt, without_slope
-from .._typing import ArrayInput, KeyInput
+from .._typing import Array, ArrayInput, KeyInput
 from ..attention import AbstractHead
 from ..attention.softmax import queries_of, tilts_of
 from ..measures import AbstractMeasure, Gaussian
@@ -142,7 +144,24 @@ def _one_query(
             f"z of shape {(*batch, head.query_dim)}",
             "use jax.vmap over the queries, with one key each",
         )
-    return normal, queries[0].astype(mu.dtype), token_count(L), _checks.count("n", n)
+    query = _checks.cast("z", queries[0], mu.dtype)
+    check_scores(head, normal, query)
+    return normal, query, token_count(L), _checks.count("n", n)
+
+
+def check_scores(head: AbstractHead, mu: Gaussian, z: Float[Array, " d"]) -> None:
+    """Raise if known scores have a variance beyond the type they are drawn in."""
+    if is_traced(head, mu, z):
+        return
+    covariance, z = to_numpy((mu.covariance, z))
+    tilts = [to_numpy(one.U) @ z for one in head.heads]
+    largest = max(tilt @ covariance @ tilt for tilt in tilts)
+    if not largest <= jnp.finfo(mu.dtype).max:
+        raise _checks.error(
+            f"scores must have a variance in the range of {mu.dtype}, in which they are drawn",
+            f"a variance of {largest:.3g}",
+            "scale U or z down, or turn on 64-bit mode",
+        )
 
 
 def _score_direction(

@@ -19,11 +19,11 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array
 
 from .._arrays import Values, library, to_numpy
 from .._float64 import is_traced
 from .._linalg import psd_sqrt, safe_sqrt, without_curvature, without_slope
+from .._typing import Array
 from ..measures import AbstractMeasure, Empirical, Gaussian
 
 DROP = 37.0  # what has less than e^-37 of the weight is left out

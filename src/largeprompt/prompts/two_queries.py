@@ -7,11 +7,11 @@ Gaussians those of `mixture_heads`: no prompt is sampled, and the cost does not 
 import itertools
 
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Float
 
 from .. import _checks
 from .._arrays import Values
-from .._typing import ArrayInput
+from .._typing import Array, ArrayInput
 from ..attention import AbstractHead
 from ..measures import AbstractMeasure, Gaussian
 from . import mixture_heads

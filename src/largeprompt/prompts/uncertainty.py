@@ -17,13 +17,13 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Bool, Float
 from scipy.special import chdtri
 
 from .. import _checks
 from .._arrays import Values, library, to_numpy
 from .._float64 import in_float64, is_traced
-from .._typing import ArrayInput
+from .._typing import Array, ArrayInput
 from ..attention import AbstractHead, Head
 from ..attention.softmax import checked_queries
 from ..measures import AbstractMeasure, Empirical

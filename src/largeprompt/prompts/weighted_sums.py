@@ -20,11 +20,12 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 from jax.extend.backend import backends
-from jaxtyping import Array, Float, UInt32
+from jaxtyping import Float, UInt32
 
 from .. import _native
 from .._message import error
 from .._softmax_sums import NO_WEIGHT, SoftmaxSums
+from .._typing import Array
 from .normals import Words, normal_pairs
 
 _LONGEST = 2**32 - 1  # tokens and lengths are 32-bit numbers
