@@ -1,6 +1,6 @@
 """A prompt and its first tokens: the squared difference of their outputs, exactly.
 
-For atoms and mixtures of Gaussians by `mixture_heads`. For Gaussian tokens, with p the softmax of
+For atoms and mixtures of Gaussians by `mixture_tokens`. For Gaussian tokens, with p the softmax of
 head a on the first tokens and q that of head b on all, integration by parts goes as in
 `many_heads`. With a = G u_a, b = G u_b and the moments of `nested_moments`,
 
@@ -22,7 +22,7 @@ from .._typing import ArrayInput
 from ..attention import AbstractHead, Head
 from ..measures import AbstractMeasure, Gaussian
 from ..participation import checked_lengths, nested_pair_moments_at
-from . import gaussian_tokens, many_heads, mixture_heads
+from . import gaussian_tokens, many_heads, mixture_tokens
 from .gaussian_tokens import by_library, like, scores_of
 from .mixture_tokens import require_law
 from .pairs import pairs
@@ -57,7 +57,7 @@ def prefix_difference(
         fix = "draw prompts with mu.sample(key, L) and attend to them and to their first tokens"
         require_law(mu, "the difference to the first tokens", fix)
         firsts, lengths = checked_lengths("prefix_difference", firsts, each[0][2])
-        return mixture_heads.prefix_difference(head, mu, z, firsts, lengths).value
+        return mixture_tokens.prefix_difference(head, mu, z, firsts, lengths).value
     tilts = (tilts for _, tilts, _ in each)
     shared = by_library(_shared, head, normal, firsts, each[0][2], *tilts)
     own = gaussian_tokens if len(each) == 1 else many_heads
