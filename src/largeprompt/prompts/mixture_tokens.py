@@ -279,7 +279,7 @@ def _over_pairs(
     places: _Places, one: Callable[[tuple[Reader, Reader], tuple[int, ...]], Shared], m: tuple
 ) -> tuple[Bounded, np.ndarray]:
     """The sum over all ordered pairs of heads at every place, and the sizes of its terms."""
-    value, error = np.zeros((2, *places.shape, *m))
+    value, error = (np.zeros((*places.shape, *m)) for _ in range(2))
     sizes = np.zeros(places.shape)
     V, tilts = places.V, places.tilts
     for place in np.ndindex(places.shape):
