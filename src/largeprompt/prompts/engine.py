@@ -34,7 +34,7 @@ from .._arrays import Values
 from .token_laws import TokenLaw
 
 DROP = 37.0  # what has less than e^-37 of the weight is left out
-RARE = 100.0  # integrals end where all but e^-100 of the prompts have decayed,
+RARE = 400.0  # integrands end where all but e^-400 of the prompts have decayed,
 LAST = 50.0  # or at tS = 50 for every prompt
 NODE_STEP = 0.22  # of ln t
 SCORE_STEP, DENSITY_STEP = 0.2, 0.6  # of scores: absolute, and in deviations

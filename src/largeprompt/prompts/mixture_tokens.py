@@ -339,4 +339,4 @@ def prefix_difference(
     found, sizes = _over_pairs(places, one, ())
     tilts = [np.reshape(t, (-1, t.shape[-1])) for both in places.tilts for t in both]
     _certify(found.error, sizes, places.law, tilts)
-    return Bounded(np.maximum(found.value, 0.0), found.error)
+    return Bounded(np.asarray(np.maximum(found.value, 0.0)), found.error)
