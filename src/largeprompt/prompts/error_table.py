@@ -14,12 +14,12 @@ from .._lengths import length_vector
 from .._typing import ArrayInput
 from ..attention import AbstractHead
 from ..measures import AbstractMeasure
+from . import engine
 from .gaussian_tokens import Bounded
 from .jacobian_form import JACOBIAN
 from .laplace_batches import BATCH, LONGEST, all_sums, certified, integrals, widest_scores
-from .laplace_integral import Form, Sums
+from .laplace_integral import Sums
 from .mixture_tokens import needed_law
-from .output_forms import OUTPUT
 from .pairs import indexed_pairs
 
 ErrorOf = Literal["output", "gradient_U", "gradient_V"]
@@ -35,18 +35,18 @@ class LengthErrors(NamedTuple):
 class ErrorTable(eqx.Module):
     """Squared errors of a discrete law at all lengths, from sums made once: see `error_table`."""
 
-    sums: tuple[Sums, ...] | Sums
+    output: tuple[engine.Sums, ...]  # of each query; or, of dT/dU,
+    jacobian: tuple[Sums, ...] | Sums
     factor: Float[np.ndarray, " queries"]
     batch: tuple[int, ...] = eqx.field(static=True)
     longest: float = eqx.field(static=True)
-    form: Form = eqx.field(static=True)
     widest: float = eqx.field(static=True)  # difference of the scores of two tokens
 
     @in_float64
     def at(self, lengths: ArrayInput) -> LengthErrors:
         """The squared errors at `lengths`: known numbers from 1 to `longest`, or infinity.
 
-        Costs a sum over 640 nodes for each query and length, whatever the number of atoms.
+        Costs a sum over the nodes for each query and length, whatever the number of atoms.
         """
         L = length_vector(lengths)
         finite = np.isfinite(L)
@@ -56,14 +56,19 @@ class ErrorTable(eqx.Module):
                 f"{np.max(L[finite]):g}",
                 "pass a larger `longest` to error_table",
             )
-        padded = np.where(finite, L, 1.0)
-        if isinstance(self.sums, Sums):
-            # a multiple of a fixed number of lengths: fewer or more of them compile nothing
-            padded = np.pad(padded, (0, -len(L) % BATCH), mode="edge")
-        queries = len(self.factor)
-        index, each = np.repeat(np.arange(queries), len(padded)), np.tile(padded, queries)
-        found = integrals(self.form, self.sums, index, each)
-        value, error = (np.asarray(a).reshape(queries, -1)[:, : len(L)] for a in found)
+        padded, queries = np.where(finite, L, 1.0), len(self.factor)
+        if self.output:
+            with np.errstate(all="ignore"):
+                each = [engine.moments(sums, padded) for sums in self.output]
+            value, error = np.stack([(e.second, e.second_error) for e in each], axis=1)
+            error = np.where(value > 0, error / np.where(value > 0, value, 1.0), 0.0)
+        else:
+            if isinstance(self.jacobian, Sums):
+                # a multiple of a fixed number of lengths: fewer or more of them compile nothing
+                padded = np.pad(padded, (0, -len(L) % BATCH), mode="edge")
+            index, each = np.repeat(np.arange(queries), len(padded)), np.tile(padded, queries)
+            found = integrals(JACOBIAN, self.jacobian, index, each)
+            value, error = (np.asarray(a).reshape(queries, -1)[:, : len(L)] for a in found)
         value = self.factor[:, None] * certified(value, error, lambda: self.widest)
         value, error = (np.where(finite, a, 0.0) for a in (value, error))
         return LengthErrors(*(a.reshape(*self.batch, len(L)) for a in (value, error)))
@@ -108,8 +113,19 @@ def error_table(
         head, factor = head.reading_tokens(), np.full(count, float(head.out_dim))
     else:
         factor = (queries**2).sum(-1) if of == "gradient_U" else np.ones(count)
-    form = JACOBIAN if of == "gradient_U" else OUTPUT
-    known, ends = [needed_law(law) for law in laws], (np.float64(1.0), np.float64(longest))
-    sums = all_sums(form, to_numpy(head), known, tilts, ends, one_length=False)
+    known = [to_numpy(needed_law(law)) for law in laws]
     widest = max(widest_scores(law, tilts) for law in known)
-    return ErrorTable(sums, factor, batch, longest, form, widest)
+    head, ends = to_numpy(head), (1.0, longest)
+    output: tuple[engine.Sums, ...] = ()
+    jacobian: tuple[Sums, ...] | Sums = ()
+    if of == "gradient_U":
+        limits = np.float64(1.0), np.float64(longest)
+        jacobian = all_sums(JACOBIAN, head, known, tilts, limits, one_length=False)
+    else:
+        each = known * count if len(known) == 1 else known
+        with np.errstate(all="ignore"):
+            output = tuple(
+                engine.one_head(law, tilt, head.V, ends, trace=True)
+                for law, tilt in zip(each, tilts, strict=True)
+            )
+    return ErrorTable(output, jacobian, factor, batch, longest, widest)

@@ -5,7 +5,6 @@ from collections.abc import Callable
 from .._arrays import Values, library
 from ..attention import AbstractHead
 from .laplace_integral import Block, Columns, Form
-from .output_forms import largest_output, square_of_atoms
 from .token_laws import NoisyAtoms, fixed
 
 
@@ -169,9 +168,14 @@ def _from_heaviest(points: Values, weights: Values) -> Values:
 
 
 def _largest_jacobian(head: AbstractHead, law: NoisyAtoms) -> Values:
-    """|V Cov_p - V Cov_inf| is at most 3 max |V b| max |b|."""
-    identity = library(head.V).eye(head.dim)
-    return 9 * largest_output(head, law) * square_of_atoms(law, identity).max()
+    """|V Cov_p - V Cov_inf| is at most 3 max |V b| max |b|, b = x - x_inf."""
+
+    def largest(V: Values) -> Values:
+        """Largest E[|V b|^2 | s] of an atom."""
+        noise = law.of_noise((V.T @ V * law.noise).sum((-2, -1))) if law.lattice else 0.0
+        return (((law.centred @ V.T) ** 2).sum(1) + noise).max()
+
+    return 9 * largest(head.V) * largest(library(head.V).eye(head.dim))
 
 
 JACOBIAN = Form(

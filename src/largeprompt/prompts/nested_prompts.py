@@ -1,6 +1,6 @@
 """A prompt and its first tokens: the squared difference of their outputs, exactly.
 
-For atoms and mixtures of Gaussians by `mixture_heads`. For Gaussian tokens, with p the softmax of
+For atoms and mixtures of Gaussians by `mixture_tokens`. For Gaussian tokens, with p the softmax of
 head a on the first tokens and q that of head b on all, integration by parts goes as in
 `many_heads`. With a = G u_a, b = G u_b and the moments of `nested_moments`,
 
@@ -22,7 +22,7 @@ from .._typing import Array, ArrayInput
 from ..attention import AbstractHead, Head
 from ..measures import AbstractMeasure, Gaussian
 from ..participation import checked_lengths, nested_pair_moments_at
-from . import gaussian_tokens, many_heads, mixture_heads
+from . import gaussian_tokens, many_heads, mixture_tokens
 from .gaussian_tokens import Bounded, by_library, like, scores_of
 from .mixture_tokens import require_law
 from .pairs import pairs
@@ -59,7 +59,7 @@ def prefix_difference(
     if normal is None:
         fix = "draw prompts with mu.sample(key, L) and attend to them and to their first tokens"
         require_law(mu, "the difference to the first tokens", fix)
-        return mixture_heads.prefix_difference(head, mu, z, firsts, lengths).value
+        return mixture_tokens.prefix_difference(head, mu, z, firsts, lengths).value
     found = by_library(_of_moments, head, normal, firsts, lengths, *(at for _, at, _ in each))
     own = gaussian_tokens if len(each) == 1 else many_heads
     errors = [own.output_error(head, normal, z, length) for length in (first, L)]
@@ -77,7 +77,7 @@ def prefix_difference(
     if not np.any(lost):
         return value
     # few more tokens: no difference of large terms
-    return mixture_heads.prefix_difference(head, normal, z, firsts, lengths).value
+    return mixture_tokens.prefix_difference(head, normal, z, firsts, lengths).value
 
 
 def _of_moments(

@@ -20,7 +20,7 @@ from .._lengths import length_array
 from .._typing import Array, ArrayInput
 from ..attention import AbstractHead, attend, attend_jacobians, attend_linear
 from ..measures import AbstractMeasure, Empirical, Gaussian
-from . import gaussian_averages, gaussian_tokens, many_heads, mixture_heads, mixture_tokens
+from . import gaussian_averages, gaussian_tokens, many_heads, mixture_tokens
 from .error_table import error_table
 from .gaussian_tokens import Bounded
 
@@ -262,8 +262,7 @@ class SecondMoment(_AbstractOfOutput):
     def mixture(
         self, head: AbstractHead, mu: AbstractMeasure, z: ArrayInput, L: ArrayInput
     ) -> Bounded:
-        one = len(head.heads) == 1
-        return (mixture_tokens if one else mixture_heads).second_moment(head, mu, z, L)
+        return mixture_tokens.second_moment(head, mu, z, L)
 
     def decomposition(self, head: AbstractHead, mu: Gaussian) -> gaussian_averages.Decomposition:
         return gaussian_averages.second_moment(head, mu)
@@ -332,11 +331,10 @@ class OutputError(_AbstractOfOutput):
     def mixture(
         self, head: AbstractHead, mu: AbstractMeasure, z: ArrayInput, L: ArrayInput
     ) -> Bounded:
-        tokens = mixture_tokens if len(head.heads) == 1 else mixture_heads
-        own = tokens.output_error(head, mu, z, L)
+        own = mixture_tokens.output_error(head, mu, z, L)
         if self.to == "limit":
             return own
-        shift = tokens.mean_shift(head, mu, z, L)
+        shift = mixture_tokens.mean_shift(head, mu, z, L)
         return _to_linear(own, shift, _gap(head, mu, z, L))
 
     def decomposition(self, head: AbstractHead, mu: Gaussian) -> gaussian_averages.Decomposition:

@@ -1,7 +1,7 @@
 """Two queries on one prompt: the covariance of their outputs, exactly.
 
 For Gaussian tokens the formula and its moments are those of `many_heads`, for atoms and mixtures of
-Gaussians those of `mixture_heads`: no prompt is sampled, and the cost does not depend on L.
+Gaussians those of `mixture_tokens`: no prompt is sampled, and the cost does not depend on L.
 """
 
 import itertools
@@ -14,7 +14,7 @@ from .._arrays import Values
 from .._typing import Array, ArrayInput
 from ..attention import AbstractHead
 from ..measures import AbstractMeasure, Gaussian
-from . import mixture_heads
+from . import mixture_tokens
 from .gaussian_tokens import by_library
 from .many_heads import covariance_of_two
 from .mixture_tokens import require_law
@@ -54,7 +54,7 @@ def output_covariance(
     if normal is None:
         fix = "draw prompts with mu.sample(key, L) and attend to both queries"
         require_law(mu, "the covariance of two outputs", fix)
-        return mixture_heads.covariance_of_queries(head, mu, z, z2, L).value
+        return mixture_tokens.covariance_of_queries(head, mu, z, z2, L).value
     each = [(pairs(one, mu, z, L)[1], pairs(one, mu, z2, L)[1]) for one in head.heads]
     return by_library(_covariance, head, normal, lengths, *itertools.chain(*each))
 
