@@ -1,7 +1,7 @@
 # Two commands do everything, set-up included: `make test` and `make reproduce`.
 # Each command installs what it uses into .venv, an extra of pyproject.toml, when that has changed.
-# `make test` installs the pinned PyTorch, on Linux with CUDA; for the smaller build for CPUs:
-#     PIP_EXTRA_INDEX_URL=https://download.pytorch.org/whl/cpu make test
+# `make test` installs the pinned PyTorch, because it tests it. On Linux that may be the large build for CUDA: for the build for
+# CPUs, set PIP_EXTRA_INDEX_URL to the index of CPU builds that PyTorch's installation page names.
 
 PYTHON ?= python3
 VENV := .venv
