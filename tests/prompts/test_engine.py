@@ -1,0 +1,118 @@
+"""The engine for tokens of Gaussians and atoms: against mpmath, closed forms and delta methods."""
+
+import mpmath
+import numpy as np
+import pytest
+
+import largeprompt as lp
+from largeprompt.prompts.engine import moments, one_head
+from largeprompt.prompts.engine_pairs import Reader, Segment, prefix_change, two_heads
+from largeprompt.prompts.token_laws import TokenLaw
+
+G = np.array([[1.0, 0.3], [0.3, 0.6]])
+M = np.array([0.1, -0.2])
+V = np.array([[1.0, 0.4], [-0.3, 0.6]])
+W = np.array([[0.2, -1.0], [0.7, 0.5]])
+
+
+def _gaussian(mean=M, cov=G) -> TokenLaw:
+    d = len(mean)
+    return TokenLaw(np.zeros((0, d)), np.zeros(0), mean[None], cov[None], np.ones(1))
+
+
+ATOMS = np.array([[0.5, 1.0], [-1.0, 0.2]])
+MIXED = TokenLaw(ATOMS, np.array([0.2, 0.1]), M[None], G[None], np.array([0.7]))
+
+
+@pytest.mark.parametrize("sigma", [1e-3, 1.0, 8.0, 40.0])
+def test_one_head_of_two_tokens_in_digits(sigma):
+    """E T_2 = (1 - P_2) sigma for tokens N(0, 1), where E (p_1^2 + p_2^2) is one integral over the
+    difference of two scores.
+    """
+    with mpmath.workdps(30):
+        width = sigma * mpmath.sqrt(2)
+        marks = [0, *(x for x in (1, 5, 20, 60) if x < 12 * width), 12 * width]
+        distinct = mpmath.quad(lambda D: mpmath.npdf(D, 0, width) / mpmath.cosh(D / 2) ** 2, marks)
+        p2 = float(1 - distinct)
+    law, L = _gaussian(np.zeros(1), np.eye(1)), np.array([2.0])
+    found = moments(one_head(law, np.array([sigma]), np.eye(1), (2.0, 2.0), trace=True), L)
+    np.testing.assert_allclose(-found.shift[0, 0] / sigma, p2, rtol=1e-12)
+    assert abs(found.shift[0, 0] + sigma * p2) <= found.shift_error[0, 0]
+
+
+def test_one_head_gives_the_same_for_one_length_and_for_many():
+    L = np.array([1.0, 2.5, 1e3, 1e9, 1e15])
+    tilt = np.array([1.1, -0.5])
+    together = moments(one_head(MIXED, tilt, V, (1.0, 1e15), trace=False), L)
+    for i, length in enumerate(L):
+        one = moments(one_head(MIXED, tilt, V, (length, length), trace=False), L[i : i + 1])
+        np.testing.assert_allclose(one.second[0], together.second[i], rtol=1e-11)
+        assert np.all(abs(one.shift[0] - together.shift[i]) <= together.shift_error[i])
+
+
+@pytest.mark.parametrize("angle", [0.0, 1e-8, 1e-4, 1e-2, 0.3, np.pi])
+@pytest.mark.parametrize("L", [1.0, 3.0, 1e4])
+def test_two_heads_nearly_equal_or_opposite_on_gaussian_tokens(angle, L):
+    """The closed form in pair moments, for heads that differ by a rotation of the tilt."""
+    turn = np.array([[np.cos(angle), -np.sin(angle)], [np.sin(angle), np.cos(angle)]])
+    u, z = np.array([1.1, 0.5]), np.ones(2)
+    heads = [lp.Head(U=np.diag(tilt), V=read) for tilt, read in ((u, V), (turn @ u, W))]
+    mu = lp.Gaussian(M, G)
+    both = lp.expect(lp.OutputError(), lp.MultiHead(heads), mu, z, L).value
+    shared = (both - sum(lp.output_error(head, mu, z, L) for head in heads)) / 2
+    found = two_heads([Segment(L, _gaussian())], _gaussian(), (Reader(u, V), Reader(turn @ u, W)))
+    np.testing.assert_allclose(np.trace(found.value), shared, atol=1e-11 * both)
+
+
+def test_two_heads_do_not_see_how_equal_tokens_are_split_into_segments():
+    readers = Reader(np.array([1.1, 0.5]), V), Reader(np.array([-0.4, 0.9]), W)
+    whole = two_heads([Segment(10.0, MIXED)], MIXED, readers)
+    parts = two_heads([Segment(4.0, MIXED), Segment(6.0, MIXED)], MIXED, readers)
+    np.testing.assert_allclose(parts.value, whole.value, rtol=1e-11)
+    assert np.all(whole.error < 1e-10 * abs(whole.value))
+
+
+@pytest.mark.slow
+def test_two_heads_on_a_prompt_and_its_first_tokens_against_simulation():
+    """200,000 prompts of atoms and Gaussians, head a on 3 of 7 tokens: 5 standard errors."""
+    rng, n = np.random.default_rng(4), 200_000
+    kind = rng.choice(3, size=(n, 7), p=[0.2, 0.1, 0.7])
+    normal = M + rng.normal(size=(n, 7, 2)) @ np.linalg.cholesky(G).T
+    tokens = np.where(kind[..., None] < 2, MIXED.points[np.minimum(kind, 1)], normal)
+    readers = Reader(np.array([1.1, 0.5]), V), Reader(np.array([-0.4, 0.9]), W)
+    outputs = []
+    for reader, count in zip(readers, (3, 7), strict=True):
+        p = np.exp(tokens[:, :count] @ reader.tilt)
+        mean = np.einsum("nl,nli->ni", p, tokens[:, :count]) / p.sum(1, keepdims=True)
+        outputs.append((mean - MIXED.tilted_mean(reader.tilt)) @ reader.V.T)
+    products = outputs[0][:, :, None] * outputs[1][:, None, :]
+    segments = [Segment(3.0, MIXED), Segment(4.0, MIXED, (False, True))]
+    found = two_heads(segments, MIXED, readers).value
+    deviation = products.std(0) / np.sqrt(n)
+    assert np.all(abs(found - products.mean(0)) < 5 * deviation)
+
+
+def test_prefix_change_by_one_token_of_many():
+    """One more token changes T by e^s V(x - x_inf)/(L E e^s): the average of the square is
+    e^{sigma^2} (tr VGV' + |VGu|^2)/L^2, up to a relative c/L.
+    """
+    u = np.array([1.1, 0.5])
+    reader, variance = Reader(u, V), u @ G @ u
+    limit = np.exp(variance) * (np.trace(V @ G @ V.T) + np.sum((V @ G @ u) ** 2))
+    lengths = np.array([1e5, 1e7, 1e14])
+    found = [prefix_change(_gaussian(), (reader, reader), first, 1.0) for first in lengths]
+    gaps = np.array([float(f.value) for f in found]) * lengths**2 / limit - 1
+    np.testing.assert_allclose(gaps[1] * lengths[1], gaps[0] * lengths[0], rtol=0.01)
+    assert abs(gaps[2]) < 1e-11
+    assert all(f.error < 1e-11 * f.value for f in found)
+
+
+def test_one_head_raises_for_scores_that_take_too_long():
+    with pytest.raises(ValueError, match="must not need more than"):
+        one_head(_gaussian(), np.array([4000.0, 0.0]), V, (10.0, 10.0), trace=True)
+
+
+def test_two_heads_raise_for_scores_that_take_too_much_memory():
+    readers = Reader(np.array([60.0, 0.0]), V), Reader(np.array([0.0, 1.0]), V)
+    with pytest.raises(ValueError, match="two heads take scores of deviation up to"):
+        two_heads([Segment(10.0, _gaussian())], _gaussian(), readers)
