@@ -93,8 +93,11 @@ def to_host(tree: Any) -> Any:
             return leaf
         return np.array(leaf) if eqx.is_inexact_array(leaf) or leaf.dtype == bool else leaf
 
+    def is_function(node: Any) -> bool:
+        return node is not tree and callable(node)  # JAX indexes the tables of an objective
+
     # a tree without JAX arrays stays the same object
-    return tree if library(tree) is np else jax.tree.map(convert, tree)
+    return tree if library(tree) is np else jax.tree.map(convert, tree, is_leaf=is_function)
 
 
 def not_traced(function: Callable[..., Result]) -> Callable[..., Result]:
