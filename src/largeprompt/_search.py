@@ -45,7 +45,7 @@ def last_crossing(excess: Callable[[np.ndarray], np.ndarray], lengths: np.ndarra
         maxima = _maxima_beyond(lengths, values)
         if not maxima.size:
             break
-        inner = [_between(lengths[i - 1], lengths[i + 1]) for i in maxima]
+        inner = [_between(float(lengths[i - 1]), float(lengths[i + 1])) for i in maxima]
         further = np.setdiff1d(np.concatenate(inner), lengths)
         lengths = np.append(lengths, further)
         values = np.append(values, np.asarray(excess(further), np.float64))

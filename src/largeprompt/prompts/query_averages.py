@@ -24,6 +24,7 @@ from ..measures import AbstractMeasure, Empirical, Gaussian
 from ..participation import Along
 from .gaussian_averages import Decomposition
 from .gaussian_rule import Form, Symmetry, fitted_rule
+from .gaussian_tokens import Bounded
 from .pairs import flat_pairs
 from .quadratic_form import Average
 from .quantities import AbstractQuantity, sampled_only
@@ -450,11 +451,7 @@ def _terms(
     if points:
         average = represented_average(quantity, head, mu, points, z, longest)
     else:
-        exact = quantity.along_length(head, mu, pairing.laws, z, longest)
-
-        def average(lengths: np.ndarray) -> Represented:
-            value, error = map(np.asarray, exact(lengths))
-            return Represented(value, error, np.zeros_like(value), np.zeros_like(value))
+        average = _exactly(quantity.along_length(head, mu, pairing.laws, z, longest))
 
     def terms(lengths: np.ndarray) -> _Terms:
         found = average(lengths)
@@ -462,6 +459,16 @@ def _terms(
         return _Terms(value, *(np.tensordot(weights, part, axes=1) for part in found[1:]))
 
     return terms
+
+
+def _exactly(average: Callable[[np.ndarray], Bounded]) -> Callable[[np.ndarray], Represented]:
+    """An average for tokens that need no points."""
+
+    def exactly(lengths: np.ndarray) -> Represented:
+        value, error = map(np.asarray, average(lengths))
+        return Represented(value, error, np.zeros_like(value), np.zeros_like(value))
+
+    return exactly
 
 
 def _tokens_and_queries(

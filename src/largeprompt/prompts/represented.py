@@ -66,7 +66,7 @@ def represented_average(
             inside_domain(head, mu, jnp.asarray(z))  # raises where there is no limit
         ends = np.concatenate([lengths, [1.0, np.inf]])
         value, error = (np.array(part) for part in average(ends))
-        axes = (1,) * (value.ndim - 2)
+        axes, single = (1,) * (value.ndim - 2), ends == 1
         rare = np.stack([tail.rare(ends) for tail in tails])
         share = rare.reshape(*rare.shape, *axes)
         # the mean does not matter to long prompts whose error is measured from their own limit
@@ -86,7 +86,6 @@ def represented_average(
                 ratio = np.where(own > 0, one_token[:, None] / np.where(own > 0, own, 1.0), 1.0)
                 new = value * ratio ** (1 - share)
                 from_gap = np.abs(new - value)
-            single = ends == 1
             new[:, single] = one_token[:, None]
             error[:, single] = _ROUNDING * np.abs(one_token[:, None])
             from_gap[:, single] = 0.0
