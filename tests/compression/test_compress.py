@@ -646,7 +646,7 @@ def test_attend_to_another_compressed_prompt_compiles_nothing():
         keys, values, queries = _tokens(seed)
         small = lp.compress(lp.KeyValues(keys, values), queries, atoms=5, rank=1)
         with compilations() as seen:
-            lp.attend(HEAD, small, queries[:7]).block_until_ready()
+            jax.block_until_ready(lp.attend(HEAD, small, queries[:7]))
         found.append([name for name in seen if "attend" in name])
     assert len(found[0]) == 1
     assert found[1] == []
