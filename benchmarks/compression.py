@@ -35,9 +35,7 @@ import numpy as np
 import largeprompt as lp
 from largeprompt.compression.compress import Choose, Method
 from largeprompt.compression.compressed import draft_of
-from largeprompt.compression.compression_problem import split_queries
 from largeprompt.compression.draft import outputs
-from largeprompt.compression.streamed_softmax import StreamedSoftmax
 from largeprompt.models import RecordedLayer, Recording
 
 from .record_heads import AT_HAND, DATA, LENGTH, TO_SERVE
@@ -347,11 +345,10 @@ _TIMED = (
 def times(dim: int = 64) -> list[dict[str, Any]]:
     """Seconds to compress and to attend, beside one pass of full attention, for each prompt.
 
-    CPU time of all threads, and wall time. Several prompts in a row are the heads of a layer: a
-    single one also pays for code that is not in the cache. The fastest of rounds in which
-    everything takes turns. Set OPENBLAS_NUM_THREADS=1: threads of BLAS that wait count too. One
-    part of `compress` is measured alone: the pass over all tokens of a long prompt in single
-    precision.
+    CPU time of all threads, which others on the machine disturb less than wall time. Several
+    prompts in a row are the heads of a layer: a single one also pays for code that is not in the
+    cache. The fastest of rounds in which everything takes turns. Set OPENBLAS_NUM_THREADS=1:
+    threads of BLAS that wait count too.
     """
     lines = []
     for L, queries, prompts in _TIMED:
@@ -361,7 +358,6 @@ def times(dim: int = 64) -> list[dict[str, Any]]:
             "plain": lambda head: _plain(head.prompt.keys, head.prompt.values, head.z),
             "full": lambda head: lp.attend(head.reader, head.prompt, head.z),
             "small": lambda head: lp.attend(head.reader, head.small, head.z),
-            "pass": lambda head: head.passed(),
         }
         if find_spec("torch"):
             import torch  # pyright: ignore[reportMissingImports]  # an optional extra
@@ -371,20 +367,17 @@ def times(dim: int = 64) -> list[dict[str, Any]]:
                 head.tensors = [torch.from_numpy(a)[None, None] for a in (head.z, *head.arrays)]
             calls["torch"] = lambda head, sdpa=sdpa: sdpa(*head.tensors, scale=1.0)
         cpu: dict[str, list[float]] = {name: [] for name in calls}
-        wall: dict[str, list[float]] = {name: [] for name in calls}
         for turn in range(10):
             for name, call in calls.items():
                 time.sleep(_PAUSE)
-                start = time.process_time(), time.perf_counter()
+                start = time.process_time()
                 for head in heads:
                     jax.block_until_ready(call(head))
                 if turn:  # the first compiles
-                    cpu[name].append((time.process_time() - start[0]) / prompts)
-                    wall[name].append((time.perf_counter() - start[1]) / prompts)
+                    cpu[name].append((time.process_time() - start) / prompts)
         lines.append(
             {"L": L, "queries": queries, "prompts": prompts}
             | {name: min(spent) for name, spent in cpu.items()}
-            | {f"wall {name}": min(spent) for name, spent in wall.items()}
         )
     return lines
 
@@ -403,10 +396,6 @@ class _TimedHead:
         self.prompt, self.reader = lp.KeyValues(*self.arrays), lp.Head.key_value(dim, dim)
         self.small, self.tensors = self.compressed(), []
 
-    def passed(self) -> StreamedSoftmax:
-        keys, values = self.arrays
-        return StreamedSoftmax.of(keys, values, None, self.z, split_queries(len(self.z))[0])
-
     def compressed(self) -> lp.compression.Compressed:
         return lp.compress(self.prompt, self.z, atoms=128, rank=8)
 
@@ -421,16 +410,14 @@ def store_tables() -> None:
 def times_as_text(lines: list[dict[str, Any]]) -> str:
     """Markdown: milliseconds for each prompt, and ratios to passes of full attention."""
     peers = {"plain": "plain JAX", "torch": "torch", "full": "`attend`"}
-    heads = ("`compress`", "of it: pass over the tokens", *peers.values())
+    heads = ("`compress`", *peers.values())
     titles = ["L", "queries", "prompts", *heads, *(f"compress / {name}" for name in peers.values())]
     rows = ["| " + " | ".join([*titles, "`attend` to the result"]) + " |"]
     rows.append("|---" * (len(titles) + 1) + "|")
     for line in lines:
         cells = [f"{line['L']:,}", f"{line['queries']}", f"{line['prompts']}"]
-        cells += [_milliseconds(line.get(name, np.nan)) for name in ("compress", "pass", *peers)]
-        for name in peers:
-            ratios = (line[f"{of}compress"] / line.get(of + name, np.nan) for of in ("", "wall "))
-            cells.append(" / ".join(f"{ratio:.2f}" for ratio in ratios))
+        cells += [_milliseconds(line.get(name, np.nan)) for name in ("compress", *peers)]
+        cells += [f"{line['compress'] / line.get(name, np.nan):.2f}" for name in peers]
         rows.append("| " + " | ".join([*cells, _milliseconds(line["small"])]) + " |")
     return "\n".join(rows)
 

@@ -1,7 +1,9 @@
 """Correctness and speed of the kernels on one GPU: `python benchmarks/gpu.py`.
 
 Needs this repository and jax. A failed check stops the run before anything is timed. Peers in
-PyTorch are timed if torch with CUDA is installed. Tables are printed and, with `--record`, written
+PyTorch are timed if torch with CUDA is installed. For many queries the peers are flash attention
+and cuDNN on parts of the prompt, which fill the device, merged by the log-sum-exp; the error of
+each, against float64, stands beside its rate. Tables are printed and, with `--record`, written
 to benchmarks/results/gpu.md and gpu.json. With `--key-values` only keys and values in two arrays
 are timed, and nothing is written.
 """
@@ -194,9 +196,17 @@ def check() -> list[str]:
 
 
 def row(
-    what: str, unit: str, rate: float, timing: tuple, peers: dict[str, float], limit: float | None
+    what: str,
+    unit: str,
+    rate: float,
+    timing: tuple,
+    peers: dict[str, float],
+    limit: float | None,
+    errors: dict[str, float] | None = None,
 ) -> Row:
-    """A row of the table: our rate, those of the peers and the limit, in one unit."""
+    """A row of the table: our rate, those of the peers and the limit, in one unit; `errors` are
+    those of outputs, of the peers by their names and ours as "ours".
+    """
     median, fastest, slowest, first = timing
     return {
         "what": what,
@@ -208,6 +218,7 @@ def row(
         "ratio": rate / max(peers.values()) if peers else None,
         "limit": limit,
         "fraction": rate / limit if limit else None,
+        "errors": errors or {},
     }
 
 
@@ -233,7 +244,7 @@ _WORDS_IN_ROW = 2048
 
 
 def attention_rows() -> list[Row]:
-    """One query over 1e7 tokens; 1,000 queries over 1e6 tokens."""
+    """One query over 1e7 tokens; 1,024 queries over 2^20 tokens."""
     rows = []
     for dtype in (jnp.float32, jnp.bfloat16):
         L, d = 10**7, 64
@@ -250,16 +261,101 @@ def attention_rows() -> list[Row]:
         name = f"one query, L = 1e7, d = 64, {jnp.dtype(dtype).name}"
         rows.append(row(name, "TB/s", gigabytes / timing[0], timing, peers, read_bandwidth(points)))
         del points, prompt
-        L, q = 10**6, 1000
+        L, q = 2**20, 1024
         points, tilts = _prompt(L, d, dtype), _tilts(q, d)
-        timing = seconds(_wait(partial(call, lp.Empirical(points), tilts)), rounds=7)
-        work = 4 * q * L * d / 1e12
-        peers = {}
-        for name, peer in _torch_attention(points, tilts, plain=False).items():
-            peers[name] = work / seconds(peer, rounds=5)[0]
-        name = f"1,000 queries, L = 1e6, d = 64, {jnp.dtype(dtype).name}"
-        rows.append(row(name, "TFLOP/s", work / timing[0], timing, peers, None))
+        name = f"1,024 queries, L = 2^20, d = 64, {jnp.dtype(dtype).name}"
+        ours = partial(call, lp.Empirical(points), tilts)
+        rows.append(_many_queries(name, ours, points, points, tilts, {}))
     return rows
+
+
+def _many_queries(
+    name: str,
+    ours: Callable[[], jax.Array],
+    keys: jax.Array,
+    values: jax.Array,
+    tilts: jax.Array,
+    peers: dict[str, float],
+) -> Row:
+    """The row of attention of many queries beside parts of the prompt, with errors."""
+    work = 2 * len(tilts) * len(keys) * (keys.shape[1] + values.shape[1]) / 1e12
+    timing = seconds(_wait(ours), rounds=7)
+    exact = _exact(keys, values, tilts)
+    errors = {"ours": _error(ours(), exact)}
+    for peer, (call, in_torch) in parts_peers(keys, values, tilts).items():
+        errors[peer] = _error(call(), exact)
+        peers[peer] = work / seconds((_in_torch if in_torch else _wait)(call), rounds=5)[0]
+    return row(name, "TFLOP/s", work / timing[0], timing, peers, None, errors)
+
+
+_PARTS = 32  # of a prompt, which fill the device: one call has one block of threads for 64 queries
+_JUDGED = 16  # queries whose outputs are compared with float64
+
+
+def parts_peers(
+    keys: jax.Array, values: jax.Array, tilts: jax.Array, parts: int = _PARTS
+) -> dict[str, tuple[Callable[[], Any], bool]]:
+    """Calls that attend to every part of a prompt and merge, and whether they are PyTorch's.
+
+    cuDNN serves half precision on a GPU; elsewhere JAX's own attention takes its place.
+    """
+    shape = parts, len(keys) // parts
+    queries = jnp.broadcast_to(tilts.astype(keys.dtype), (parts, *tilts.shape))
+    gpu = jax.devices()[0].platform == "gpu"
+    found: dict[str, tuple[Callable[[], Any], bool]] = {}
+    if not gpu or keys.dtype == jnp.bfloat16:
+        split = queries[:, :, None], *(a.reshape(*shape, 1, -1) for a in (keys, values))
+        kind = "cudnn" if gpu else "xla"
+        name = f"{'cuDNN' if gpu else 'JAX'} in {parts} parts"
+        found[name] = partial(jax.jit(_in_parts, static_argnums=3), *split, kind), False
+    if torch is not None:
+        split = (a.reshape(parts, 1, -1, a.shape[-1]) for a in (queries, keys, values))
+        arrays = [torch.from_dlpack(a) for a in split]
+        kind = "flash" if keys.dtype == jnp.bfloat16 else "efficient"
+        found[f"torch {kind} in {parts} parts"] = partial(_torch_in_parts, *arrays), True
+    return found
+
+
+def _in_parts(queries: jax.Array, keys: jax.Array, values: jax.Array, kind: Any) -> jax.Array:
+    """Attention of queries (parts, q, 1, k) to each part (parts, n, 1, d), merged to (q, v)."""
+    outputs, logs = jax.nn.dot_product_attention(
+        queries, keys, values, scale=1.0, implementation=kind, return_residual=True
+    )  # the logarithms come in the dtype of the outputs
+    weights = jax.nn.softmax(logs[..., 0].astype(jnp.float32), axis=0)
+    return jnp.einsum("pq,pqv->qv", weights, outputs[:, :, 0].astype(jnp.float32))
+
+
+def _torch_in_parts(queries: Any, keys: Any, values: Any) -> Any:
+    """Attention of queries (parts, 1, q, k) to each part (parts, 1, n, d), merged to (q, v)."""
+    aten = torch.ops.aten
+    if queries.device.type == "cpu":
+        attend = partial(aten._scaled_dot_product_flash_attention_for_cpu, scale=1.0)
+    elif queries.dtype == torch.float32:
+        attend = partial(
+            aten._scaled_dot_product_efficient_attention,
+            attn_bias=None,
+            compute_log_sumexp=True,
+            scale=1.0,
+        )
+    else:
+        attend = partial(aten._scaled_dot_product_flash_attention, scale=1.0)
+    outputs, logs, *_ = attend(queries, keys, values)
+    weights = torch.softmax(logs[:, 0, : queries.shape[2]].float(), 0)  # some are padded
+    return torch.einsum("pq,pqv->qv", weights, outputs[:, 0].float())
+
+
+def _exact(keys: jax.Array, values: jax.Array, tilts: jax.Array) -> np.ndarray:
+    """Outputs of the first queries in NumPy float64."""
+    k, v, u = (np.asarray(a.astype(jnp.float32), np.float64) for a in (keys, values, tilts))
+    scores = u[:_JUDGED] @ k.T
+    p = np.exp(scores - scores.max(axis=1, keepdims=True))
+    return p / p.sum(axis=1, keepdims=True) @ v
+
+
+def _error(found: Any, exact: np.ndarray) -> float:
+    """Largest error relative to the largest output."""
+    outputs = np.asarray(found.cpu() if hasattr(found, "cpu") else found, np.float64)
+    return float(np.abs(outputs[:_JUDGED] - exact).max() / np.abs(exact).max())
 
 
 def _pair(L: int, d_k: int, d_v: int, dtype: Any, weighted: bool = False) -> lp.KeyValues:
@@ -276,7 +372,7 @@ def _pair(L: int, d_k: int, d_v: int, dtype: Any, weighted: bool = False) -> lp.
 def key_value_rows() -> list[Row]:
     """Keys and values in two arrays, beside one array of the same bytes and PyTorch.
 
-    One query over 5e6 tokens of 64 + 64 coordinates; 1,000 queries over 1e6 tokens.
+    One query over 5e6 tokens of 64 + 64 coordinates; 1,024 queries over 2^20 tokens.
     """
     rows = []
     two = jax.jit(lambda pair, t: key_value_moments(pair, t).mean)
@@ -286,28 +382,28 @@ def key_value_rows() -> list[Row]:
             (5 * 10**6, 1, 64, 64),
             (5 * 10**6, 1, 128, 64),
             (5 * 10**6, 8, 64, 64),
-            (10**6, 1000, 64, 64),
+            (2**20, 1024, 64, 64),
         ):
             pair, tilts = _pair(L, d_k, d_v, dtype), _tilts(q, d_k)
-            timing = seconds(_wait(partial(two, pair, tilts)), rounds=9)
             size = pair.keys.nbytes + pair.values.nbytes
             few = q <= 8
             work = size / 1e12 if few else 2 * q * L * (d_k + d_v) / 1e12
-            limit = read_bandwidth(pair.keys) if few else None
-            peers = {
-                name: work / seconds(peer, rounds=5)[0]
-                for name, peer in _torch_key_values(pair, tilts).items()
-            }
-            del pair
             # for few queries as many bytes, for many as many scores
             tokens = L * (d_k + d_v) // d_k if few else L
             prompt = lp.Empirical(_prompt(tokens, d_k, dtype))
             same = seconds(_wait(partial(one, prompt, tilts)), rounds=9)[0]
-            peers["our kernel on one array"] = work / same
+            peers = {"our kernel on one array": work / same}
             del prompt
             name = f"{q:,} queries, L = {L:.0e}, two arrays {d_k} + {d_v}, {jnp.dtype(dtype).name}"
-            unit = "TB/s" if few else "TFLOP/s"
-            rows.append(row(name, unit, work / timing[0], timing, peers, limit))
+            if not few:
+                ours = partial(two, pair, tilts)
+                rows.append(_many_queries(name, ours, pair.keys, pair.values, tilts, peers))
+                continue
+            timing = seconds(_wait(partial(two, pair, tilts)), rounds=9)
+            for peer, queue in _torch_key_values(pair, tilts).items():
+                peers[peer] = work / seconds(queue, rounds=5)[0]
+            limit = read_bandwidth(pair.keys)
+            rows.append(row(name, "TB/s", work / timing[0], timing, peers, limit))
     return rows
 
 
@@ -320,21 +416,19 @@ def _torch_key_values(pair: lp.KeyValues, tilts: jax.Array) -> dict:
     return {"torch SDPA": _in_torch(lambda: sdpa(u, k, v, scale=1.0))}
 
 
-def _torch_attention(points: jax.Array, tilts: jax.Array, plain: bool = True) -> dict:
+def _torch_attention(points: jax.Array, tilts: jax.Array) -> dict:
     if torch is None:
         return {}
     kind = torch.float32 if points.dtype == jnp.float32 else torch.bfloat16
     x = torch.from_numpy(np.array(points.astype(jnp.float32))).cuda().to(kind)
     u = torch.from_numpy(np.array(tilts)).cuda().to(kind)
     sdpa = torch.nn.functional.scaled_dot_product_attention
-    found = {
+    return {
         "torch SDPA": _in_torch(
             lambda: sdpa(u[None, None], x[None, None], x[None, None], scale=1.0)
-        )
+        ),
+        "torch softmax": _in_torch(lambda: torch.softmax(x @ u[0], 0) @ x),
     }
-    if plain:
-        found["torch softmax"] = _in_torch(lambda: torch.softmax(x @ u[0], 0) @ x)
-    return found
 
 
 def sampling_rows() -> list[Row]:
@@ -425,16 +519,20 @@ def table(rows: list[Row]) -> str:
         "|---|---|---|---|---|---|---|---|",
     ]
     for r in rows:
-        peers = ", ".join(f"{name} {rate:.3g}" for name, rate in r["peers"].items()) or "none here"
+        errors = {name: f" (error {error:.0e})" for name, error in r.get("errors", {}).items()}
+        peers = ", ".join(
+            f"{name} {rate:.3g}{errors.get(name, '')}" for name, rate in r["peers"].items()
+        )
         ratio = f"{r['ratio']:.3g}" if r["ratio"] else ""
         limit = f"{r['limit']:.3g}" if r["limit"] else ""
         fraction = f"{r['fraction']:.0%}" if r["fraction"] else ""
         spread = f"{r['ours']:.3g} ({r['spread'][0]:.3g} to {r['spread'][1]:.3g})"
+        spread += errors.get("ours", "")
         cells = (
             r["what"],
             r["unit"],
             spread,
-            peers,
+            peers or "none here",
             ratio,
             limit,
             fraction,

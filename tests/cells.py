@@ -53,7 +53,8 @@ def steps(cell, key):
         "whole": np.int32(n),
         "sure": True,
     }
-    return xr.Dataset(data, {"step": np.arange(n) / 2}, {"units": "seconds", "n": n})
+    axis = {"step": np.arange(n) / 2, "label": ("step", list("abc")[: len(np.arange(n))])}
+    return xr.Dataset(data, axis, {"units": "seconds", "n": n})
 
 
 def normal(cell, key):

@@ -108,7 +108,7 @@ def test_length_reads_the_covariance_from_a_file(suffix, tmp_path):
     result = _run("length", "0.01", "--covariance", path, "--query", "tokens")
     mu = lp.Gaussian(np.zeros(2), cov)
     found = lp.prompt_length_for(lp.Head(U=np.eye(2) / 2, V=np.eye(2)), mu, mu, 0.01)
-    assert result.output == f"{found.sentence}\n"
+    assert result.stdout == f"{found.sentence}\n"
 
 
 @pytest.mark.slow
@@ -207,6 +207,7 @@ def test_commands_print_warnings_on_one_line(monkeypatch):
         assert result.stderr == "warning: something is odd\nerror: and that is an error\n"
 
 
+@pytest.mark.slow
 def test_commands_interrupted_end_with_the_status_of_the_signal():
     code = """
 import os, time, largeprompt
@@ -224,6 +225,7 @@ largeprompt.concentration.regime = regime
         assert (done.returncode, done.stdout, done.stderr) == (128 + number, b"tidied up\n", b"")
 
 
+@pytest.mark.slow
 def test_commands_without_a_home_folder():
     code = """
 import pwd
@@ -239,20 +241,15 @@ pwd.getpwuid = unknown
     assert re.fullmatch(rb"error: .*home.*; received .* LARGEPROMPT_MODELS .*\n", done.stderr)
 
 
+@pytest.mark.slow
 def test_commands_in_a_locale_that_is_not_utf_8(tmp_path):
     posix = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0", "PYTHONIOENCODING": ""}
-    for name in ("curve", "probe", "length"):
-        done = _python("", name, "--help", **posix)
-        assert (done.returncode, done.stderr) == (0, b"")
-    path = tmp_path / "Σ.csv"
-    done = _python("", "curve", "--covariance", str(path), **posix)
-    assert done.returncode == 2
-    assert done.stderr.startswith(b"error: --covariance must be a file")
+    path, figure = tmp_path / "Σ.csv", tmp_path / "σ.png"
     path.write_text("1.0\n", encoding="utf-8")
-    figure = tmp_path / "σ.png"
     options = ["--covariance", str(path), "--points", "2", "--figure", str(figure)]
     done = _python("", "curve", *options, **posix)
     assert done.returncode == 0, done.stderr
+    assert done.stderr.startswith(b"wrote ")
     assert figure.exists()
 
 

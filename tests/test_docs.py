@@ -126,7 +126,7 @@ def read(tmp_path_factory) -> dict[str, tuple[str, str]]:
         jobs[path.name] = (path.read_text(), [str(gallery.kept(path.stem)[0])])
     done = subprocess.run(
         [sys.executable, "-m", "tests.reader"],
-        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        env=os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path])},
         cwd=tmp_path_factory.mktemp("reader"),
         input=json.dumps(jobs),
         capture_output=True,

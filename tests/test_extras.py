@@ -45,13 +45,10 @@ except ImportError as error:
 """
     done = _python(code)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.splitlines() == [
-        "2.0",
-        "True",
-        "True",
-        "figures need matplotlib, jinja2, latex2mathml: run pip install matplotlib jinja2 "
-        "latex2mathml, or pip install '.[report]' in a checkout of largeprompt",
-    ]
+    *found, message = done.stdout.splitlines()
+    assert found == ["2.0", "True", "True"]
+    assert message.startswith("figures need matplotlib")
+    assert message.endswith("or pip install '.[report]' in a checkout of largeprompt")
 
 
 def test_command_line_names_its_extra():

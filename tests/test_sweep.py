@@ -88,6 +88,15 @@ def test_sweep_shows_failed_cells_as_nan(tmp_path):
         lp.sweep(cells.faulty, {"seed": [0], "fault": ["raises"]}, tmp_path, HERE)
 
 
+def test_sweep_joins_coordinates_although_the_first_cell_failed(tmp_path):
+    with pytest.warns(UserWarning, match="1 of 3 cells failed"):
+        data = lp.sweep(cells.steps, {"n": [-1, 2, 3]}, tmp_path, HERE)
+    assert data.label.sel(n=3).values.tolist() == ["a", "b", "c"]
+    assert data.label.sel(n=2).values.tolist()[:2] == ["a", "b"]
+    assert data.square.isnull().sum(dim="step").values.tolist() == [3, 1, 0]
+    assert "must return no empty dimension" in data.attrs["failures"]
+
+
 def test_iterate_yields_unlike_cells_and_failures(tmp_path):
     wanted: list[dict] = [
         {"seed": 0},

@@ -50,7 +50,6 @@ from .icl import BlockParams as BlockParams
 from .icl import FactoredParams as FactoredParams
 from .icl import HeadParams as HeadParams
 from .icl import LinearRegression as LinearRegression
-from .icl import MixtureClassification as MixtureClassification
 from .icl import MultiHeadParams as MultiHeadParams
 from .icl import ProductRegression as ProductRegression
 from .measures import AbstractAutodiffMeasure as AbstractAutodiffMeasure

@@ -96,8 +96,10 @@ def sweep(
         warnings.warn(text, stacklevel=2)
     coordinates = {name: _coordinate(values) for name, values in axes.items()}
     _check_names(found, coordinates)
+    nothing = next(data for data in found if data is not None).where(False)
+    wholes = (nothing if data is None else data for data in found)
     try:
-        return _joined(iter(found), coordinates).assign_attrs(failures="\n".join(lines))
+        return _joined(wholes, coordinates).assign_attrs(failures="\n".join(lines))
     except ValueError as cause:
         rule = "the results of the cells must fit together"
         fix = "give a dimension that differs a coordinate, or use lp.iterate"
@@ -386,16 +388,18 @@ def _coordinate(values: list[Any]) -> list[Any]:
 
 
 def _check_names(found: Iterable[xr.Dataset | None], axes: Iterable[str]) -> None:
-    taken = {str(name) for data in found if data for name in (*data.variables, *data.dims)}
+    taken = {
+        str(name) for data in found if data is not None for name in (*data.variables, *data.dims)
+    }
     if taken & set(axes):
         names = ", ".join(sorted(taken & set(axes)))
         raise error("a cell must not return the name of an axis", names, "rename what it returns")
 
 
-def _joined(found: Iterator[xr.Dataset | None], axes: dict[str, list[Any]]) -> xr.Dataset:
+def _joined(found: Iterator[xr.Dataset], axes: dict[str, list[Any]]) -> xr.Dataset:
     """Join cells, in the order of the grid, along its axes; what a cell does not have is NaN."""
     if not axes:
-        return next(found) or xr.Dataset()
+        return next(found)
     (name, values), *rest = axes.items()
     return xr.concat(
         [_joined(found, dict(rest)) for _ in values],

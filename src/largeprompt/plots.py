@@ -294,7 +294,7 @@ def probe(
     >>> import numpy as np
     >>> import largeprompt as lp
     >>> rng = np.random.default_rng(0)
-    >>> queries, keys = (rng.normal(size=(2, n, 4)).astype(np.float32) for n in (64, 100))
+    >>> queries, keys = (rng.normal(size=(2, n, 4)).astype(np.float32) for n in (128, 150))
     >>> layer = lp.models.RecordedLayer(queries, keys, keys, scaling=0.2)
     >>> data = lp.models.probe(lp.models.Recording("normal", ((layer,) * 3,)))
     >>> lp.plots.probe(data, "effective_tokens").images[0].get_array().shape

@@ -322,3 +322,17 @@ def test_mixture_of_a_component_of_tiny_mass():
     small = lp.measures.Scaled(jnp.asarray(-2000.0), lp.Dirac([2.0]))
     mu = lp.Mixture([1, 1], [lp.Dirac([0.0]), small])
     assert np.isclose(mu.tilted_mean([1000.0])[0], 1.0, rtol=1e-12)
+
+
+def test_linearise_result_says_its_numbers_when_printed():
+    head = lp.Head(U=np.eye(1), V=np.eye(1))
+    found = lp.linearise(head, lp.Rademacher(1), lp.Gaussian([0.0], [[1.0]]))
+    text = repr(found)
+    assert text.startswith("AffineMap: best, residual 0.06953 +- ")
+    assert "[[0.6057]]" in text
+    mu = lp.Gaussian(np.zeros(20), np.eye(20))
+    wide = lp.linearise(lp.Head(U=np.eye(20), V=np.eye(20)), mu, mu)
+    assert len(repr(wide)) < 1000
+    traced = []
+    eqx.filter_jit(lambda one: traced.append(repr(one)) or one.slope)(found)
+    assert "[1,1]" in traced[0]

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -15,9 +16,10 @@ import pytest
 from scipy import stats
 
 import largeprompt as lp
+from largeprompt.dynamics import Descent
+from largeprompt.dynamics.group import advance
 from largeprompt.icl import Attention
 
-pytestmark = pytest.mark.slow
 KEY = jax.random.key(0)
 TASK = lp.LinearRegression([[1.0]], noise_variance=0.1)
 START = lp.HeadParams([[0.5, 0.1], [0.0, 0.2]], [0.1, 0.6])
@@ -30,6 +32,7 @@ def _stacked(params, runs):
     return jax.tree.map(lambda leaf: jnp.stack([leaf] * runs), params)
 
 
+@pytest.mark.slow
 def test_descend_resumes_a_killed_run_bit_for_bit(tmp_path):
     """SIGKILL in the middle of saving; a second process ends where an undisturbed run does."""
 
@@ -63,6 +66,7 @@ def _run(folder=None, steps=50, batch=8, L=10.0, key=KEY, optimiser=None, **more
     )
 
 
+@pytest.mark.slow
 def test_descend_resumes_only_the_same_configuration(tmp_path):
     whole = _run(steps=70)
     assert whole.steps.tolist() == [0, 20, 40, 60, 70]
@@ -87,6 +91,7 @@ def test_descend_resumes_only_the_same_configuration(tmp_path):
             _run(tmp_path, steps=70)
 
 
+@pytest.mark.slow
 def test_descend_resumes_only_with_the_same_optimizer(tmp_path):
     """Its name, and its initial state: numbers of parts, shapes, injected rates."""
     momentum = _run(tmp_path, optimizer_name="momentum")
@@ -115,6 +120,7 @@ def test_descend_keeps_the_name_of_the_default_optimizer(tmp_path):
         lp.descend(KEY, TASK, START, 10.0, 5, 8, optax.sgd(1e-2), **options)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("method", "lengths", "tolerance"),
     [(lp.Exact(), [1.0, jnp.inf, 30.0], 1e-12), (lp.MonteCarlo(), [3.0, 20_000.0, 30.0], 1e-6)],
@@ -151,6 +157,7 @@ def test_descend_many_gives_the_runs_of_descend(method, lengths, tolerance):
         assert np.abs(np.asarray(run.final.v) - np.asarray(START.v)).max() > 1e-4
 
 
+@pytest.mark.slow
 def test_descend_methods_lead_to_the_same_law_of_final_risks():
     """120 seeds each, 60 steps, batches of 8: Kolmogorov-Smirnov at a false-alarm rate of 1e-6."""
     seeds = 120
@@ -178,6 +185,7 @@ def test_descend_methods_lead_to_the_same_law_of_final_risks():
         assert np.std(pair[0]) > 0.005  # seeds differ, so there is a law to compare
 
 
+@pytest.mark.slow
 def test_descend_on_factored_and_block_heads():
     """The risk of block heads is exact, and descent lowers it; factors move by the chain rule."""
     block = lp.BlockParams([[0.4]], 0.4)
@@ -199,6 +207,7 @@ def test_descend_on_factored_and_block_heads():
     assert abs(truth.value - found[0]) < 6 * np.hypot(truth.error, one.risk_error[0])
 
 
+@pytest.mark.slow
 def test_descend_on_prompts_of_other_tasks():
     task = lp.ProductRegression(lp.Rademacher(1), noise_variance=0.1)
     run = lp.descend(
@@ -228,3 +237,29 @@ def test_descend_reports_divergence():
     assert run.status.startswith("diverged: parameters are not finite at step")
     assert "smaller rate" in run.status
     assert not run.finished
+
+
+def test_advance_takes_the_steps_of_gradient_descent():
+    """The loss (b - 3)^2 of every key: after n steps at rate r, b = 3 + (1 - 2r)^n (b_0 - 3)."""
+    starts = [lp.BlockParams(np.zeros((1, 1)), b) for b in (1.0, 5.0)]
+    params = jax.tree.map(lambda *leaves: jnp.stack(leaves), *starts)
+    state = params, jax.vmap(optax.sgd(0.25).init)(params)
+    losses = _Parabola(np.full(2, 3.0))
+    keys = jax.random.split(KEY, 2)
+    params, _ = advance(losses, optax.sgd(0.25), keys, state, np.int32(2), np.int32(5))
+    np.testing.assert_allclose(params.b, 3 + 0.5**3 * np.array([-2.0, 2.0]), rtol=1e-12)
+
+
+class _Parabola(eqx.Module):
+    at: Any
+
+    def __call__(self, key, params):
+        return (params.b - self.at) ** 2
+
+
+def test_descent_is_finished_only_by_its_status():
+    steps = np.arange(2)
+    for status, finished in (("finished: all steps were taken", True), ("finished early", False)):
+        run = Descent(steps, {"b": np.array([1.0, 2.0])}, steps, steps, status)
+        assert run.finished is finished
+        assert run.final["b"] == 2.0

@@ -9,9 +9,12 @@ from largeprompt.dynamics.experiment import (
     PUBLISHED,
     Variant,
     balanced_weights,
+    effective,
     initial_weights,
     published_init,
     published_task,
+    pulls,
+    route_ratio,
 )
 
 
@@ -148,3 +151,37 @@ def test_published_experiment_returns_final_parameters():
         assert float(run.pull_block[-1]) == pytest.approx(block, rel=1e-12)
         other = run.final_v_x.values @ M @ run.final_c.values
         assert float(run.pull_other[-1]) == pytest.approx(other, rel=1e-12)
+
+
+def test_effective_of_known_weights():
+    """U = scale K'Q and v = O V, of one run on a leading axis."""
+    K, Q, V = np.array(
+        [[[1.0, 2.0], [0.0, 3.0]], [[2.0, 0.0], [1.0, 1.0]], [[1.0, 4.0], [2.0, 5.0]]]
+    )
+    O = np.array([[3.0, -1.0]])
+    weights = jax.tree.map(lambda m: np.asarray(m)[None], lp.FactoredParams(K, Q, V, O, scale=0.5))
+    A, b, c, v_x = effective(weights)
+    # K'Q = [[2, 0], [7, 3]], O V = (1, 7)
+    for found, expected in zip((A, b, c, v_x), ([[[1.0]]], [7.0], [[3.5]], [[1.0]]), strict=True):
+        np.testing.assert_array_equal(found, expected)
+
+
+def test_pulls_of_known_heads():
+    """b <A, M> and v_x'M c with M = Sig S Q, which is not symmetric here."""
+    task = lp.LinearRegression(
+        np.array([[2.0, 1.0], [1.0, 2.0]]), np.diag([1.0, 3.0]), query_cov=np.diag([1.0, 2.0])
+    )  # M = [[2, 6], [1, 12]]
+    A, c, v_x = (
+        np.array([[[1.0, 2.0], [3.0, 4.0]]]),
+        np.array([[1.0, -1.0]]),
+        np.array([[2.0, 5.0]]),
+    )
+    block, other = pulls(task, A, np.array([0.5]), c, v_x)
+    np.testing.assert_allclose(block, [0.5 * (2 + 12 + 3 + 48)], rtol=1e-12)
+    np.testing.assert_allclose(other, [2 * (2 - 6) + 5 * (1 - 12)], rtol=1e-12)
+
+
+def test_route_ratio_of_known_heads():
+    A, b = np.array([[3.0, 0.0], [0.0, 4.0]]), np.array(-2.0)
+    found = route_ratio(A[None], b[None], np.array([[0.6, 0.8]]), np.array([[0.0, 3.0]]))
+    assert found == pytest.approx([0.3], rel=1e-12)

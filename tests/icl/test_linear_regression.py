@@ -375,3 +375,9 @@ def test_risk_with_another_query_covariance():
     limit = (np.trace(gap @ query_cov @ gap.T @ TASK_COV) + 0.2) / 2
     assert float(task.risk(PARAMS, np.inf).value) == pytest.approx(limit, rel=1e-12)
     assert float(task.minimiser(50.0, "linear").gradient_norm) < 1e-9
+
+
+def test_linear_regression_of_noise_that_overflows_in_32_bit_mode(mode_32):
+    """1e39 is finite as a float, and infinite in float32."""
+    with pytest.raises(ValueError, match=r"noise_variance must be at most 3.4e\+38 in float32"):
+        lp.LinearRegression(np.eye(1, dtype=np.float32), noise_variance=1e39)

@@ -62,15 +62,66 @@ def test_product_regression_risk_against_numpy(L):
     assert abs(np.mean(losses) - found.value) <= 5 * error
 
 
-def test_mixture_classification_gates_between_two_maps():
+class TwoClasses(lp.AbstractTask):
+    """Labels y = +-1, inputs N(y m, I/2), tokens (x, y); the centre m is the w of the task."""
+
+    dim: int = 3
+
+    def sample_w(self, key):
+        return jax.random.normal(key, (2,))
+
+    def tokens(self, w):
+        cov, centre = jnp.diag(jnp.array([0.5, 0.5, 0.0])), jnp.append(w, 1.0)
+        parts = [lp.Gaussian(sign * centre, cov, check=False) for sign in (1.0, -1.0)]
+        return lp.Mixture(jnp.full(2, 0.5), parts)
+
+    def sample_query(self, key, w):
+        label = jax.random.rademacher(key, (), float)
+        return jnp.append(label * w + jax.random.normal(key, (2,)) / 2**0.5, 0.0), label
+
+
+def test_risk_of_a_custom_task_of_mixtures():
     """With v = (0, 1) attention to the infinite prompt is tanh of the score of the centre."""
-    task = lp.MixtureClassification(0.5 * np.eye(2))
-    m, query = jnp.array([0.7, -0.2]), jnp.array([0.3, 0.9, 0.0])
-    head = lp.BlockParams(np.eye(2), 1.0).head
-    output = lp.attend(head, task.tokens(m), query)
+    task, m, query = TwoClasses(), jnp.array([0.7, -0.2]), jnp.array([0.3, 0.9, 0.0])
+    output = lp.attend(lp.BlockParams(np.eye(2), 1.0).head, task.tokens(m), query)
     assert float(output[0]) == pytest.approx(np.tanh(float(m @ query[:2])), rel=1e-12)
-    point, label = task.sample_query(KEY, m)
-    assert abs(float(label)) == 1
-    assert float(point[2]) == 0
     found = task.risk(lp.BlockParams(np.eye(2), 0.9), np.inf, method=lp.MonteCarlo(KEY))
     assert 0 < found.value < 0.5  # better than predicting 0
+
+
+class OfThree(lp.AbstractTask):
+    dim: int = 2
+
+    def sample_w(self, key):
+        return jnp.zeros(())
+
+    def tokens(self, w):
+        return lp.Dirac(jnp.array([1.0, 1.0]))
+
+    def sample_query(self, key, w):
+        return jnp.array([1.0, 0.0]), jnp.array(3.0)
+
+
+def test_loss_is_half_the_squared_error():
+    """At infinity a head with b = 0 predicts 0, and the target of `OfThree` is 3."""
+    assert float(OfThree().loss(jnp.asarray(1.0), jnp.asarray(4.0))) == 4.5
+    assert float(lp.LinearRegression(np.eye(1)).loss(jnp.asarray(2.0), jnp.asarray(0.0))) == 2.0
+
+
+def test_risk_of_a_constant_target():
+    params = lp.BlockParams([[1.0]], 0.0)
+    found = OfThree().risk(params, np.inf, method=lp.MonteCarlo(KEY, batch=8))
+    assert float(found.value) == pytest.approx(4.5, rel=1e-6)
+
+
+def test_task_says_what_it_lacks():
+    task = OfThree()
+    assert task.exact_bayes_risk(10.0) is None
+    calls = (
+        lambda: task.minimiser(10),
+        lambda: task.bayes_risk(10),
+        lambda: lp.risk_curves(task, 9),
+    )
+    for call in calls:
+        with pytest.raises(ValueError, match=r"the task must know its .*OfThree"):
+            call()

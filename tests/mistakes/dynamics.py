@@ -80,6 +80,18 @@ MISTAKES = {
         lambda: lp.balanced_init(lp.ProductRegression(lp.Rademacher(2)), 0.5),
         "balanced_init needs a task with covariance",
     ),
+    "admissible_alpha of another task": (
+        lambda: lp.admissible_alpha(lp.ProductRegression(lp.Rademacher(2))),
+        "admissible_alpha needs a task with covariance",
+    ),
+    "flow_curves of another task": (
+        lambda: lp.flow_curves(lp.ProductRegression(lp.Rademacher(2)), START, [10]),
+        "flow_curves needs a task with covariance",
+    ),
+    "length for the risk of another task": (
+        lambda: lp.prompt_length_for_risk(lp.ProductRegression(lp.Rademacher(2)), 0.1),
+        "the task must know its Bayes risk",
+    ),
     "balanced start of scale zero": (
         lambda: lp.balanced_init(TASK, 0.0),
         "alpha must be finite and > 0",

@@ -9,6 +9,7 @@ import xarray as xr
 from typer.testing import CliRunner
 
 import largeprompt as lp
+from largeprompt import _progress
 from largeprompt.cli.commands import app
 from largeprompt.cli.model_commands import _rows
 
@@ -84,14 +85,25 @@ def test_probe_command_on_an_empty_text(folder, tmp_path):
     assert not (tmp_path / "out").exists()
 
 
-def test_probe_command_prints_warnings_on_one_line(folder, tmp_path):
+def test_probe_command_prints_lines_as_it_goes(folder, tmp_path, monkeypatch):
+    """Standard error of the runner is no terminal."""
+    monkeypatch.setattr(_progress, "_EVERY", 0.0)
+    (tmp_path / "words.txt").write_text("a b c d e " * 9)
+    result = _run(folder, "--text", tmp_path / "words.txt", "--out", tmp_path / "out")
+    found = re.findall(r"^probing.*: (\d) of 4 heads$", result.stderr, re.MULTILINE)
+    assert found == ["1", "2", "3", "4"]
+
+
+def test_probe_command_prints_warnings_on_one_line(folder, tmp_path, monkeypatch):
+    monkeypatch.setattr(_progress, "_EVERY", 1e9)
     (tmp_path / "words.txt").write_text("a b c d e " * 9)
     result = _run(
         folder, "--text", tmp_path / "words.txt", "--queries", 5, "--out", tmp_path / "out"
     )
     assert result.exit_code == 0, result.output
-    *warned, last = result.stderr.splitlines()
-    assert last.startswith("wrote ")
+    *warned, data, figure = result.stderr.splitlines()
+    assert data == f"wrote {tmp_path / 'out' / 'probe.nc'}"
+    assert figure == f"wrote {tmp_path / 'out' / 'probe.png'}"
     assert [line.partition(": ")[0] for line in warned] == ["warning"] * len(warned)
     fix = "record more queries, or predict more rows of a table"
     assert warned[0].endswith(f"5 are recorded: {fix}")

@@ -197,7 +197,8 @@ def test_gaussian_tokens_differ_from_tokens_with_an_outlier(rng):
     assert found["token_residual"] > 3 * found["gaussian_residual"]
 
 
-def test_small_measures_have_the_errors_of_compress(recorded):
+def test_small_measures_have_the_errors_of_compress(rng):
+    recorded = _layer(rng, queries=64).head(1)
     sizes = [[16, 9, 2], [30, 25, 1]]
     found = head_numbers.small_measures(recorded, sizes)
     head, prompt, queries = recorded

@@ -181,27 +181,27 @@ def _is_number(entry: str) -> bool:
 
 
 def _quantities(data: "xr.Dataset") -> Iterator[tuple[str, str, "xr.DataArray"]]:
-    """Name, title and values of each quantity of a probe; compressed prompts by size."""
+    """Name, title and values of each quantity that is known of a head; small measures by size."""
     for name, found in data.data_vars.items():
         title = found.attrs.get("long_name")
-        if title and "size" in found.dims:
-            for size in data["size"].values:
-                here = found.sel(size=size).assign_attrs(long_name=f"{title}, {size} tokens")
-                yield f"{name}_{size}", here.attrs["long_name"], here
-        elif title:
-            yield str(name), title, found
+        if title is None:
+            continue
+        parts = {str(name): (title, found)}
+        if "size" in found.dims:
+            sizes = data["size"].values
+            parts = {f"{name}_{n}": (f"{title}, {n} tokens", found.sel(size=n)) for n in sizes}
+        for part, (words, values) in parts.items():
+            if (abs(values) < math.inf).any():
+                yield part, words, values.assign_attrs(long_name=words)
 
 
 def _summary(data: "xr.Dataset") -> Answer:
     """Medians, means and percentiles over heads."""
     import numpy as np
 
-    found = [
-        (name, title, values.values[np.isfinite(values.values)])
-        for name, title, values in _quantities(data)
-        if np.isfinite(values.values).any()
-    ]
+    found = list(_quantities(data))
     titles = {name: title for name, title, _ in found}
+    known = [values.values[np.isfinite(values.values)] for *_, values in found]
     answer = Answer(str(data.attrs["model"]))
     answer.column("over heads", "quantity", titles, titles.__getitem__)
     for heading, column, summary in (
@@ -209,7 +209,7 @@ def _summary(data: "xr.Dataset") -> Answer:
         ("mean", "mean", np.mean),
         ("90th percentile", "percentile_90", lambda values: np.percentile(values, 90)),
     ):
-        answer.column(heading, column, (summary(known) for *_, known in found), "{:.3g}".format)
+        answer.column(heading, column, map(summary, known), "{:.3g}".format)
     regimes, counts = np.unique(data["regime"].values, return_counts=True)
     phases = {str(name): int(count) for name, count in zip(regimes, counts, strict=True) if name}
     words = ", ".join(f"{count} {name}" for name, count in phases.items())

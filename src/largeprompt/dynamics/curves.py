@@ -1,6 +1,7 @@
 """Labelled data of gradient flows and of best heads along prompt lengths."""
 
 import json
+import math
 from typing import get_args
 
 import equinox as eqx
@@ -16,6 +17,7 @@ from .._typing import ArrayInput
 from ..icl import AbstractTask, Attention, BlockParams, LinearRegression
 from ..prompts import MonteCarlo, needed_key
 from .flow import gradient_flow
+from .initial import input_covariance
 
 
 @_checks.accepts(task=AbstractTask)
@@ -45,17 +47,17 @@ def flow_curves(
     >>> print([str(phase) for phase in found.phase.values], found.b.values[:, -1].round(3))
     ['stationary', 'stationary'] [1.322 1.   ]
     """
-    grid = length_vector(lengths)
+    cov, grid = input_covariance(task, "flow_curves"), length_vector(lengths)
     longest = float(np.max(grid[np.isfinite(grid)], initial=100.0))
     end = None if until is None else _checks.number("until", until, "pass a time", above=0.1)
     last = 100 * longest if end is None else end
     times = np.append(0.0, np.geomspace(0.01, last, _checks.count("points", points)))
     runs = [gradient_flow(task, params, float(L), end, attention, saveat=times) for L in grid]
     records = [run.at_times(times) for run in runs]
-    shape, d = (len(grid), len(times)), task.inputs
+    shape, d = (len(grid), len(times)), len(cov)
     flat = np.stack([points for points, _ in records]).reshape(*shape, d * d + 1)
     A, b = flat[..., :-1].reshape(*shape, d, d), flat[..., -1]
-    product = b[..., None, None] * (np.asarray(task.cov, np.float64) @ A)
+    product = b[..., None, None] * (cov @ A)
     both, one = ("length", "time"), "length"
     data = xr.Dataset(
         {
@@ -74,7 +76,7 @@ def flow_curves(
     data.attrs = {
         "attention": attention,
         "status": json.dumps([run.status for run in runs]),
-        "bayes_risk": float(task.noise_variance) / 2,
+        "bayes_risk": float(task.bayes_risk(math.inf).value),
         "configuration": json.dumps({"task": describe(task), "start": describe(params)}),
     } | versions(None)
     return data
@@ -83,34 +85,40 @@ def flow_curves(
 @_checks.accepts(task=AbstractTask)
 @not_traced
 @in_float64
-def risk_curves(task: LinearRegression, lengths: ArrayInput, method: MonteCarlo) -> xr.Dataset:
+def risk_curves(
+    task: AbstractTask, lengths: ArrayInput, method: MonteCarlo | None = None
+) -> xr.Dataset:
     """Risks of the best softmax head, the best linear head and ridge regression along lengths.
 
-    **Arguments:** `method` samples the risk of ridge regression, the Bayes predictor; its key is
-    split over the lengths.
+    **Arguments:** `method` samples the risk of ridge regression, the Bayes predictor, where the
+    task does not know it exactly; its key is split over the lengths.
 
     **Returns:** over length the exact risks `softmax` and `linear` of the best heads in block form,
-    and `ridge` with its standard error `ridge_error`.
+    and `ridge` with its error `ridge_error`.
 
-    >>> import jax, jax.numpy as jnp
+    >>> import jax.numpy as jnp
     >>> import largeprompt as lp
     >>> task = lp.LinearRegression(jnp.eye(5), task_cov=jnp.eye(5) / 5, noise_variance=0.1)
-    >>> found = lp.risk_curves(task, [100], lp.MonteCarlo(jax.random.key(0)))
-    >>> print(found.softmax.values.round(5), found.linear.values.round(5))
-    [0.12933] [0.08052]
+    >>> found = lp.risk_curves(task, [100])
+    >>> print(*(found[name].values.round(5) for name in ("softmax", "linear", "ridge")))
+    [0.12933] [0.08052] [0.05265]
     """
     grid = length_vector(lengths)
     found = {
         a: [float(task.minimiser(float(L), a).risk) for L in grid] for a in get_args(Attention)
     }
-    keys = jax.random.split(needed_key(method), len(grid))
+    key = None if method is None else needed_key(method)
+    methods = [method] * len(grid)
+    if method is not None:
+        keys = jax.random.split(needed_key(method), len(grid))
+        methods = [eqx.tree_at(lambda m: m.key, method, key) for key in keys]
     ridge = [
-        task.bayes_risk(float(L), eqx.tree_at(lambda m: m.key, method, key))
-        for L, key in zip(grid, keys, strict=True)
+        task.exact_bayes_risk(float(L)) or task.bayes_risk(float(L), sampled)
+        for L, sampled in zip(grid, methods, strict=True)
     ]
     found["ridge"] = [float(r.value) for r in ridge]
     found["ridge_error"] = [float(r.error) for r in ridge]
     data = xr.Dataset({k: ("length", np.array(v)) for k, v in found.items()}, {"length": grid})
-    data.attrs = {"bayes_risk": float(task.noise_variance) / 2} | versions(method.key)
+    data.attrs = {"bayes_risk": float(task.bayes_risk(math.inf).value)} | versions(key)
     data.attrs["configuration"] = json.dumps({"task": describe(task)})
     return data

@@ -12,6 +12,18 @@ from .._typing import ArrayInput
 from ..icl import AbstractTask, BlockParams, LinearRegression
 
 
+def input_covariance(task: LinearRegression, caller: str) -> np.ndarray:
+    """The covariance of the inputs in float64, for functions that need a task with one."""
+    if not hasattr(task, "cov"):
+        raise _checks.error(
+            f"{caller} needs a task with covariance `task.cov`, such as LinearRegression",
+            type(task).__name__,
+            "make parameters yourself, for example lp.HeadParams(U, v), and pass them to "
+            "lp.gradient_flow",
+        )
+    return np.asarray(task.cov, np.float64)
+
+
 @_checks.accepts(task=AbstractTask)
 @not_traced
 def admissible_alpha(task: LinearRegression) -> float:
@@ -22,8 +34,9 @@ def admissible_alpha(task: LinearRegression) -> float:
     >>> print(round(lp.admissible_alpha(lp.LinearRegression(jnp.eye(1))), 4))
     1.4142
     """
-    norm = float(np.linalg.norm(np.asarray(task.cov, np.float64), 2))
-    return math.sqrt(2) / (task.inputs**0.25 * norm) if norm > 0 else math.inf
+    cov = input_covariance(task, "admissible_alpha")
+    norm = float(np.linalg.norm(cov, 2))
+    return math.sqrt(2) / (len(cov) ** 0.25 * norm) if norm > 0 else math.inf
 
 
 @_checks.accepts(task=AbstractTask)
@@ -42,15 +55,10 @@ def balanced_init(
     >>> print(round(float(jnp.linalg.norm(start.A)), 6), float(start.b))
     0.5 0.5
     """
-    if not isinstance(task, AbstractTask) or not hasattr(task, "cov"):
-        raise _checks.error(
-            "balanced_init needs a task with covariance `task.cov`, such as LinearRegression",
-            type(task).__name__,
-            "make parameters yourself, for example lp.HeadParams(U, v)",
-        )
+    d = len(input_covariance(task, "balanced_init"))
     value = _checks.number("alpha", alpha, "pass a number > 0", above=0.0)
-    root = np.eye(task.inputs) if theta is None else _checks.finite("theta", theta)
-    root = _checks.shaped("theta", jnp.asarray(root), (task.inputs, "k"))
+    root = np.eye(d) if theta is None else _checks.finite("theta", theta)
+    root = _checks.shaped("theta", jnp.asarray(root), (d, "k"))
     product = jnp.matmul(root, root.T, precision="highest")
     norm = jnp.linalg.norm(product)
     if not float(norm) > 0:

@@ -52,7 +52,7 @@ def prompt_length_for_risk(
         raise _checks.error(
             "epsilon must be a number or a sequence", f"shape {wanted.shape}", "pass 0.1"
         )
-    floor = float(task.noise_variance) / 2
+    floor = float(task.bayes_risk(math.inf).value)
     start = balanced_init(task, admissible_alpha(task) / 2) if params is None else params
     known: dict[float, float] = {}
 

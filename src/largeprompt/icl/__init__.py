@@ -2,7 +2,6 @@
 
 from .linear_regression import LinearRegression as LinearRegression
 from .linear_regression import Minimiser as Minimiser
-from .other_tasks import MixtureClassification as MixtureClassification
 from .other_tasks import ProductRegression as ProductRegression
 from .params import AbstractParams as AbstractParams
 from .params import BlockParams as BlockParams

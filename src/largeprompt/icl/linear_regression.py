@@ -116,6 +116,13 @@ class LinearRegression(AbstractTask):
         self.task_cov = _checks.covariance("task_cov", given).astype(self.cov.dtype)
         _checks.shaped("task_cov", self.task_cov, (d, d))
         noise = _checks.number("noise_variance", noise_variance, "pass a variance", least=0.0)
+        largest = float(jnp.finfo(self.cov.dtype).max)
+        if noise > largest:
+            raise _checks.error(
+                f"noise_variance must be at most {largest:.1e} in {self.cov.dtype}, as cov has it",
+                f"{noise:g}",
+                "choose other units, or pass float64 covariances in JAX's 64-bit mode",
+            )
         self.noise_variance = jax.device_put(np.asarray(noise, self.cov.dtype))
         self.query_cov = self.cov
         if query_cov is not None:
@@ -366,19 +373,11 @@ class LinearRegression(AbstractTask):
         0.0526 0.052645
         """
         length = one_length(L)
-        floor = float(self.noise_variance) / 2
-        if math.isinf(length):
-            return Estimate(np.asarray(floor), np.asarray(0.0), Exact())
-        if not length.is_integer():
-            raise _checks.error(
-                "the Bayes risk at finite L needs a whole number of tokens",
-                f"L = {length:g}",
-                "pass an integer L",
-            )
-        if method is None or isinstance(method, Exact):
-            value = isotropic_bayes_risk(self.problem(), int(length))
-            if value is not None:
-                return Estimate(np.asarray(value), np.asarray(_LINEAR_ERROR * value), Exact())
+        if method is None or isinstance(method, Exact) or math.isinf(length):
+            exact = self.exact_bayes_risk(length)
+            if exact is not None:
+                return exact
+        _check_whole(length)
         if not isinstance(method, MonteCarlo):
             limits = "an exact Bayes risk only if all covariances are multiples of the identity"
             raise unsupported(self, limits, method, "lp.MonteCarlo(key)")
@@ -389,11 +388,23 @@ class LinearRegression(AbstractTask):
             batch = key if not draws.size else jax.random.fold_in(key, draws.size)
             found = _posterior_variances(batch, problem, jnp.asarray(length), size)
             draws = np.append(draws, found)
-            value = floor + draws.mean() / 2
+            value = float(problem.noise) / 2 + draws.mean() / 2
             error = draws.std(ddof=1) / math.sqrt(draws.size) / 2
             enough = error <= method.relative_error * value
             if enough or draws.size + size > method.max_replicates:
                 return Estimate(np.asarray(value), np.asarray(error), method)
+
+    @in_float64
+    def exact_bayes_risk(self, length: float) -> Estimate | None:
+        """The risk of ridge regression where it is known exactly, otherwise None."""
+        problem = self.problem()
+        if math.isinf(length):
+            return Estimate(np.asarray(float(problem.noise) / 2), np.asarray(0.0), Exact())
+        _check_whole(length)
+        value = isotropic_bayes_risk(problem, int(length))
+        if value is None:
+            return None
+        return Estimate(np.asarray(value), np.asarray(_LINEAR_ERROR * value), Exact())
 
     @not_traced
     @in_float64
@@ -403,12 +414,13 @@ class LinearRegression(AbstractTask):
         """The best head in block form, its risk, and the gradient norm there, which certifies it.
 
         Linear attention: closed form. Softmax: BFGS from the minimiser of linear attention, then
-        Newton steps. With several `heads` the best `MultiHeadParams` found by one descent for each
-        number of negative b_h. Their risk may have no minimiser: where heads do best in the limit
-        A_h -> 0 with b_h A_h fixed, the descent stops on the way, and `gradient_norm` says how
-        close it came. Where larger scores than the exact risk allows would do better, the descent
-        ends there: it warns, and `at_limit` is True. All A_h are multiples of the identity for
-        isotropic tasks, and have the eigenvectors of all covariances if they share them.
+        Newton steps. Several `heads` give the best `MultiHeadParams` found: the best pair, to which
+        opposite pairs and single heads are added one after the other. That they are the best of all
+        is not certified. Their risk may have no minimiser: where heads do best in the limit
+        A_h -> 0 with b_h A_h fixed, the descent stops on the way. Where larger scores than the
+        exact risk allows may do better, it stops there: it warns, and `at_limit` is True. `status`
+        says which. All A_h are multiples of the identity for isotropic tasks, and have the
+        eigenvectors of all covariances if they share them.
 
         >>> import jax.numpy as jnp
         >>> import largeprompt as lp
@@ -434,6 +446,7 @@ class Minimiser(NamedTuple):
     risk: Float[Array, ""]
     gradient_norm: Float[Array, ""]
     at_limit: bool = False  # whether scores ended at the largest deviation of the exact risk
+    status: str = "converged"  # or why `gradient_norm` is not small
 
 
 class _Quadrature(AbstractRisk):
@@ -510,6 +523,15 @@ class _QuasiRandom(AbstractRisk):
             return _first(mean_of_replicates(_inside(values), self.method), int(number))
 
         return along
+
+
+def _check_whole(length: float) -> None:
+    if not length.is_integer():
+        raise _checks.error(
+            "the Bayes risk at finite L needs a whole number of tokens",
+            f"L = {length:g}",
+            "pass an integer L",
+        )
 
 
 def _equally_weighted(draws: Float[Array, "n d"]) -> WeightedDraws:

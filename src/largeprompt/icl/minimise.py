@@ -23,6 +23,8 @@ _KRYLOV = 500  # products with the Hessian in a step, where it is not stored
 _DENSE = 300  # unknowns up to which Newton's method stores their Hessian
 _DIFFERENCE = 1e-4  # relative step of the difference quotients in the Hessian
 CERTIFIED = 1e-9  # largest gradient norm accepted
+CONVERGED = "converged"
+_UNSEEN = 1e-13  # relative variance of directions in which inputs and queries do not vary
 
 
 Objective = Callable[[np.ndarray], tuple[float, np.ndarray]]  # value and gradient
@@ -70,32 +72,41 @@ def _norm(gradient: list[np.ndarray]) -> float:
 
 
 class Scale(NamedTuple):
-    """Powers of four by which the covariances of tokens and queries were divided."""
+    """Powers of four by which the covariances of tokens and queries were divided, and the axes."""
 
     tokens: float
     queries: float
+    axes: np.ndarray  # (d, r), orthonormal: the directions in which inputs or queries vary
 
     def undo(self, A: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Parameters for the task whose covariances were divided; several heads too."""
+        """Parameters for the given task; several heads too."""
         scores = math.sqrt(self.tokens) * math.sqrt(self.queries)
-        return A / scores, np.asarray(b * (math.sqrt(self.queries) / math.sqrt(self.tokens)))
+        whole = self.axes @ (A / scores) @ self.axes.T
+        return whole, np.asarray(b * (math.sqrt(self.queries) / math.sqrt(self.tokens)))
 
 
 def at_unit_scale(task: "LinearRegression") -> tuple["LinearRegression", Scale]:
     """The same task with covariances of order 1, as tolerances of descent are absolute.
 
-    Powers of four and their roots are exact in floating point.
+    Powers of four and their roots are exact in floating point. Directions in which neither inputs
+    nor queries vary are left out: nothing depends on A there.
     """
     from .linear_regression import LinearRegression
 
-    covariances = [np.asarray(part) for part in (task.cov, task.query_cov, task.task_cov)]
-    tokens, queries, tasks = map(_power_of_four, covariances)
-    if tokens == queries == tasks == 1:
-        return task, Scale(1.0, 1.0)
-    Sig, query, S = covariances
+    Sig, query, S = (np.asarray(part) for part in (task.cov, task.query_cov, task.task_cov))
+    tokens, queries, tasks = map(_power_of_four, (Sig, query, S))
+    variances, axes = np.linalg.eigh(Sig / tokens + query / queries)
+    seen = variances > _UNSEEN * variances[-1]
+    if np.all(seen) or not np.any(seen):
+        axes = np.eye(len(Sig))
+        if tokens == queries == tasks == 1:
+            return task, Scale(1.0, 1.0, axes)
+    else:
+        axes = axes[:, seen]
+        Sig, query, S = (axes.T @ part @ axes for part in (Sig, query, S))
     noise = np.asarray(task.noise_variance) / tokens / tasks
     unit = LinearRegression(Sig / tokens, S / tasks, noise, query / queries)
-    return unit, Scale(tokens, queries)
+    return unit, Scale(tokens, queries, axes)
 
 
 def _power_of_four(covariance: np.ndarray) -> float:

@@ -1,4 +1,4 @@
-"""Two tasks whose infinite-prompt output is closed form and not linear."""
+"""A task whose infinite-prompt output is closed form and not linear."""
 
 from typing import final
 
@@ -10,7 +10,7 @@ from jaxtyping import Array, Float, Key
 from .. import _checks
 from .._linalg import psd_sqrt
 from .._typing import ArrayInput
-from ..measures import AbstractMeasure, Gaussian, Mixture
+from ..measures import AbstractMeasure, Gaussian
 from .task import AbstractTask
 
 
@@ -80,55 +80,3 @@ class ProductRegression(AbstractTask):
         x = self.law.sample(for_input, 1).points[0]
         noise = jnp.sqrt(self.noise_variance) * jax.random.normal(for_noise, (), w.dtype)
         return jnp.append(x, 0.0), w @ x + noise
-
-
-@final
-class MixtureClassification(AbstractTask):
-    """Two Gaussian classes in context: labels y = +-1, inputs $x | y ~ N(y m, Sig)$, tokens (x, y).
-
-    The centre m ~ N(0, S_m) is the w of the task. The law of a token is a mixture of two
-    Gaussians, so attention to the infinite prompt gates between two linear maps. The target is the
-    label of the query, the loss half the squared error.
-
-    **Arguments:** `cov` = Sig, `centre_cov` = S_m (identity if None).
-
-    >>> import jax, jax.numpy as jnp
-    >>> import largeprompt as lp
-    >>> task = lp.MixtureClassification(jnp.eye(2))
-    >>> task.tokens(task.sample_w(jax.random.key(0))).dim
-    3
-    """
-
-    cov: Float[Array, "d d"]
-    centre_cov: Float[Array, "d d"]
-    dim: int
-
-    def __init__(self, cov: ArrayInput, centre_cov: ArrayInput | None = None):
-        self.cov = _checks.covariance("cov", cov)
-        d = self.cov.shape[0]
-        given = np.eye(d) if centre_cov is None else centre_cov
-        self.centre_cov = _checks.covariance("centre_cov", given).astype(self.cov.dtype)
-        _checks.shaped("centre_cov", self.centre_cov, (d, d))
-        self.dim = d + 1
-
-    def sample_w(self, key: Key[Array, ""]) -> Float[Array, " d"]:
-        """A centre m."""
-        draw = jax.random.normal(key, (self.dim - 1,), self.cov.dtype)
-        return psd_sqrt(self.centre_cov) @ draw
-
-    def tokens(self, w: Float[Array, " d"]) -> AbstractMeasure:
-        """Half N((m, 1), Sig (+) 0), half N((-m, -1), Sig (+) 0)."""
-        d = self.dim - 1
-        cov = jnp.zeros((d + 1, d + 1), w.dtype).at[:d, :d].set(self.cov)
-        centre = jnp.append(w, 1.0)
-        parts = [Gaussian(sign * centre, cov, check=False) for sign in (1.0, -1.0)]
-        return Mixture(jnp.full(2, 0.5, w.dtype), parts)
-
-    def sample_query(
-        self, key: Key[Array, ""], w: Float[Array, " d"]
-    ) -> tuple[Float[Array, " D"], Float[Array, ""]]:
-        """(x_q, 0) and its label."""
-        for_label, for_input = jax.random.split(key)
-        label = jax.random.rademacher(for_label, (), w.dtype)
-        draw = jax.random.normal(for_input, w.shape, w.dtype)
-        return jnp.append(label * w + psd_sqrt(self.cov) @ draw, 0.0), label

@@ -157,6 +157,22 @@ class AbstractTask(eqx.Module):
         """
         return None
 
+    def minimiser(self, L: ArrayInput, attention: Attention = "softmax", heads: int = 1) -> Any:
+        """The best head and its risk, for tasks that know it."""
+        raise self._lacks("best head (`minimiser`)", "descend with lp.gradient_flow or lp.descend")
+
+    def exact_bayes_risk(self, length: float) -> Estimate | None:
+        """The risk of the best predictor where it is known exactly, otherwise None."""
+        return None
+
+    def bayes_risk(self, L: ArrayInput, method: AbstractMethod | None = None) -> Estimate:
+        """The risk of the best predictor, for tasks that know it."""
+        raise self._lacks("Bayes risk (`bayes_risk`)", "override this method, or do without it")
+
+    def _lacks(self, what: str, fix: str) -> ValueError:
+        name = type(self).__name__
+        return _checks.error(f"the task must know its {what}", f"{name}, which does not", fix)
+
     def loss_of_prompt(
         self, params: AbstractParams, length: float, attention: Attention, method: MonteCarlo
     ) -> LossOfKey:

@@ -121,7 +121,7 @@ def _attention(
 
 
 def compressed_cache(
-    layers: list[Rows], lengths: list[int], errors: Any, standard_errors: Any
+    layers: list[Rows], lengths: list[int], errors: Any, standard_errors: Any = None
 ) -> Any:
     """A cache of transformers with these prompts of so many tokens."""
     layer_type, cache_type = _types()
