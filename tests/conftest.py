@@ -36,6 +36,5 @@ def few_programs():  # before they exhaust the memory maps of a process, 65,530 
 
 @pytest.fixture
 def mode_32():  # JAX's default, for one test
-    jax.config.update("jax_enable_x64", False)
-    yield
-    jax.config.update("jax_enable_x64", True)
+    with jax.enable_x64(False):
+        yield
