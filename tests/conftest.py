@@ -7,7 +7,6 @@ from pathlib import Path
 from largeprompt._compiler_options import quick_to_compile
 
 FLAGS = quick_to_compile() | {"xla_backend_optimization_level": 0}  # a third of the time
-FLAGS["xla_cpu_parallel_codegen_split_count"] = 1  # the workers fill the cores
 SETTINGS = {
     "XLA_FLAGS": " ".join(f"--{name}={str(value).lower()}" for name, value in FLAGS.items()),
     "OPENBLAS_NUM_THREADS": "1",  # threads of small products wait for each other
@@ -16,21 +15,19 @@ SETTINGS = {
     "JAX_TRACEBACK_IN_LOCATIONS_LIMIT": "0",  # a tenth of the time
 }
 os.environ.update(SETTINGS | os.environ)  # before JAX is imported, and for started processes
-if "LARGEPROMPT_CHECK_TYPES" in os.environ:
-    import jaxtyping
-
-    jaxtyping.install_import_hook("largeprompt", "beartype.beartype")
 import jax  # noqa: E402
+import jaxtyping  # noqa: E402
 import pytest  # noqa: E402
 
+if "LARGEPROMPT_CHECK_TYPES" in os.environ:
+    jaxtyping.install_import_hook("largeprompt", "beartype.beartype")
 jax.config.update("jax_enable_x64", True)
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 gc.set_threshold(200_000, 20, 100)  # programs live long: looking for garbage took a seventh
 
 
 @pytest.fixture(autouse=True, scope="module")
-def few_programs():
-    """Drop programs before they exhaust the memory maps of a process (65,530 on Linux)."""
+def few_programs():  # before they exhaust the memory maps of a process, 65,530 on Linux
     yield
     maps = Path("/proc/self/maps")
     if maps.exists() and maps.read_text().count("\n") > 45_000:
@@ -38,8 +35,6 @@ def few_programs():
 
 
 @pytest.fixture
-def mode_32():
-    """Run one test in JAX's default 32-bit mode."""
-    jax.config.update("jax_enable_x64", False)
-    yield
-    jax.config.update("jax_enable_x64", True)
+def mode_32():  # JAX's default, for one test
+    with jax.enable_x64(False):
+        yield
