@@ -269,8 +269,29 @@ def test_minimiser_says_where_the_exact_risk_ends(monkeypatch):
     """With tables that are too small for the best pair; the gradient does not vanish there."""
     task = lp.LinearRegression(np.eye(2), np.eye(2) / 2, 0.1)
     monkeypatch.setattr(many_head_risk, "_LARGEST_ISOTROPIC", 2.0)
-    with pytest.warns(UserWarning, match="larger scores than the exact risk allows"):
+    with pytest.warns(UserWarning, match="stopped at the range of the exact risk"):
         found = task.minimiser(10, heads=2)
     assert found.at_limit
     assert found.gradient_norm > 1e-6
     assert not task.minimiser(1000, heads=2).at_limit
+
+
+@pytest.mark.slow
+def test_minimiser_of_four_heads_is_no_worse_than_two_pairs():
+    """Two pairs found by a simplex search over `task.risk` have 2R = 0.351242."""
+    found = TASK.minimiser(20, heads=4)
+    assert 2 * float(found.risk) < 0.351242
+    assert found.status == "converged"
+    assert found.gradient_norm < 1e-8
+    assert float(TASK.risk(found.params, 20).value) == pytest.approx(float(found.risk), rel=1e-6)
+
+
+def test_minimiser_leaves_out_directions_without_variance():
+    """A third input that never varies: the heads of the two others, and zeros."""
+    whole = lp.LinearRegression(np.diag([1.0, 1.0, 0.0]), np.eye(3) / 3, 0.1)
+    part = lp.LinearRegression(np.eye(2), np.eye(2) / 3, 0.1)
+    for heads in (1, 2):
+        found, expected = (task.minimiser(100, heads=heads) for task in (whole, part))
+        assert float(found.risk) == pytest.approx(float(expected.risk), rel=1e-9)
+        A = np.asarray(found.params.parts()[0].A)
+        np.testing.assert_allclose(A, A[0, 0] * np.diag([1.0, 1.0, 0.0]), atol=1e-9)

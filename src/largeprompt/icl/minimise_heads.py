@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 _SHIFT = 1.0  # of ln b, from that of linear attention times sqrt(L/10): start of the first pair
 _SPREAD = 0.3  # untied heads start at different sizes: equal ones would stay equal
 _DEVIATIONS = np.geomspace(0.25, 4.0, 9)  # root mean square of the scores of a head that is added
+_TOWARDS_ZERO = 3.0  # added to ln b at fixed b A
 _TRIED = 2  # starts of an added head that are descended from
 _STEPS = 200
 # Steps of a descent, and how many times the best risk so far its own may be at their start: a
@@ -210,8 +211,16 @@ def _best(
     best = _better(best, [_Start(two(start)[0], two, start)])
     while len(best.valley.signs) < heads:
         left = heads - len(best.valley.signs)
-        starts = best.valley.with_row(best.y, pair=left > 1)
-        best = _better(_descended(starts[0].valley, starts[0].y), starts[1:_TRIED])
+        rows = best.y.reshape(-1, len(basis) + 1)
+        # near the limit A = 0 of the heads there are too: a descent that starts further away may
+        # end at the largest scores known
+        small = (rows + np.append(np.zeros(len(basis)), _TOWARDS_ZERO)).ravel()
+        ends = [
+            _descended(start.valley, start.y)
+            for y in (small, best.y)
+            for start in best.valley.with_row(y, pair=left > 1)[:_TRIED]
+        ]
+        best = min(ends, key=lambda end: end.risk)
     tied = _polished(best)  # first, as pairs near A = 0 make other changes stiff
     free = _polished(_untied(tied))
     best = free if free.risk <= tied.risk + _ROUNDING else tied
