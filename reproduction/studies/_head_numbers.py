@@ -111,7 +111,9 @@ def small_measures(recorded: lp.models.RecordedHead, sizes: Sequence[Sequence[in
         head, prompt, queries = recorded
         tail = lp.compress(prompt, queries, head=head, atoms=atoms, rank=rank)
         kept = lp.compress(prompt, queries, head=head, atoms=size, method="most attended")
-        errors.append([float(one.error.mean) for one in (tail, kept) if one.error is not None])
+        if tail.error is None or kept.error is None:
+            raise ValueError(f"an error needs more held-out queries; received {len(queries)}")
+        errors.append([float(tail.error.mean), float(kept.error.mean)])
         excess.append(tail.nbytes / kept.nbytes - 1)
     return {"compression_error": errors, "excess_bytes": max(excess)}
 

@@ -31,7 +31,7 @@ def stored():
         return data.load().astype(np.float64)
 
 
-def _layer(rng, heads=2, n=80, queries=40, scale=0.5):
+def _layer(rng, heads=2, n=80, queries=400, scale=0.5):
     def normal(*shape):
         return rng.normal(size=shape).astype(np.float32)
 
