@@ -1,7 +1,7 @@
 """Types of user input, which `_checks` validates and turns into arrays, and of arrays."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import jax
 import numpy as np
@@ -9,7 +9,7 @@ from jaxtyping import ArrayLike, Key, UInt32
 
 # known numbers stay in NumPy until JAX traces them or puts them on a device
 if TYPE_CHECKING:
-    Array = Any
+    Array = jax.Array
 else:
     Array = jax.Array | np.ndarray | np.generic
 
