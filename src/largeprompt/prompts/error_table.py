@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
 import equinox as eqx
+import jax
 import numpy as np
 from jaxtyping import Float
 
@@ -42,7 +43,6 @@ class ErrorTable(eqx.Module):
     longest: float = eqx.field(static=True)
     widest: float = eqx.field(static=True)  # difference of the scores of two tokens
 
-    @in_float64
     def at(self, lengths: ArrayInput) -> LengthErrors:
         """The squared errors at `lengths`: known numbers from 1 to `longest`, or infinity.
 
@@ -67,7 +67,8 @@ class ErrorTable(eqx.Module):
                 # a multiple of a fixed number of lengths: fewer or more of them compile nothing
                 padded = np.pad(padded, (0, -len(L) % BATCH), mode="edge")
             index, each = np.repeat(np.arange(queries), len(padded)), np.tile(padded, queries)
-            found = integrals(JACOBIAN, self.jacobian, index, each)
+            with jax.enable_x64(True):
+                found = integrals(JACOBIAN, self.jacobian, index, each)
             value, error = (np.asarray(a).reshape(queries, -1)[:, : len(L)] for a in found)
         value = self.factor[:, None] * certified(value, error, lambda: self.widest)
         value, error = (np.where(finite, a, 0.0) for a in (value, error))
