@@ -7,10 +7,14 @@ import re
 import subprocess
 import sys
 import textwrap
+from operator import attrgetter
 from pathlib import Path
 
 import pytest
+import typer
 
+import largeprompt as lp
+from largeprompt.cli.commands import app
 from reproduction.catalogue import catalogue
 
 from .site_builder import builder, generated_pages
@@ -47,6 +51,23 @@ def test_files_named_in_the_documents_exist():
     }
     assert len(named) > 10
     assert not {(page, name) for page, name in named if not (ROOT / name).exists()}
+
+
+def test_commands_named_in_the_documents_exist():
+    named = {
+        (path.name, name)
+        for path in [*documents(), ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.html")]
+        for name in re.findall(r"(?:`|^ {4}|^)largeprompt ([a-z]+)", path.read_text(), re.MULTILINE)
+    }
+    assert len(named) > 5
+    known = typer.main.get_group(app).commands
+    assert not {(page, name) for page, name in named if name not in known}
+
+
+def test_names_in_the_documents_exist():
+    for path in documents():
+        for name in set(re.findall(r"\blp\.([A-Za-z]\w*(?:\.[A-Za-z]\w*)*)", path.read_text())):
+            assert attrgetter(name)(lp), (path.name, name)
 
 
 def documents() -> list[Path]:
