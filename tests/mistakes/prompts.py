@@ -80,6 +80,10 @@ MISTAKES = {
         lambda: lp.output_error(HEAD, lp.Mixture([1, 1], [GAUSSIAN, lp.Uniform(2)]), [1, 0], 5),
         "Exact.. serves mixtures of Gaussians and of finitely many atoms",
     ),
+    "scores of a mixture in the thousands": (
+        lambda: lp.output_error(lp.Head(U=2000 * EYE, V=EYE), MIXTURE, [1, 0], 5),
+        "must not need more than",
+    ),
     "scores of a mixture too wide": (
         lambda: lp.output_error(lp.Head(U=300 * EYE, V=EYE), MIXTURE, [1, 0], 5),
         "relative error of the Laplace integral must be at most",
@@ -88,12 +92,14 @@ MISTAKES = {
         lambda: lp.expect(lambda output: output.max(), HEAD, MIXTURE, [1, 0], 5),
         "only MonteCarlo averages this quantity",
     ),
+    "sigma complex": (lambda: lp.participation(1j, 5), "must be a real number .*dtype complex128"),
     "sigma negative": (lambda: lp.participation(-1.0, 5), "sigma must be finite and >= 0"),
     "sigma NaN": (lambda: lp.participation(np.nan, 5), "sigma must be finite and >= 0"),
     "sigma infinite": (lambda: lp.participation(np.inf, 5), "sigma must be finite and >= 0"),
     "participation at length zero": (lambda: lp.participation(1.0, 0), "L must be >= 1"),
     "sigma and L do not broadcast": (lambda: lp.participation(np.ones(2), np.ones(3)), "broadcast"),
     "order zero": (lambda: lp.participation_moment((2, 0), 1.0, 5), "ks must be a tuple"),
+    "order a truth value": (lambda: lp.participation_moment((True,), 1.0, 5), "ks must be a tuple"),
     "order a float": (lambda: lp.participation_moment((2.5,), 1.0, 5), "ks must be a tuple"),
     "score factors": (
         lambda: lp.score_moment(((1, 0),), 1.0, 5),
@@ -246,6 +252,8 @@ MISTAKES = {
         "rho must be a correlation, from -1 to 1",
     ),
     "correlation NaN": (lambda: lp.pair_moments(1.0, 1.0, np.nan, 10), "rho must be a correlation"),
+    "correlation a text": (lambda: lp.pair_moments(1.0, 1.0, "one", 10), "rho must be a real"),
+    "deviation of a pair negative": (lambda: lp.pair_moments(-1.0, 1.0, 0, 10), "finite and >= 0"),
     "deviation of a pair too large": (
         lambda: lp.pair_moments(13.0, 1.0, 0.0, 10),
         "must be at most 12",
@@ -258,6 +266,14 @@ MISTAKES = {
     "two queries at length zero": (
         lambda: lp.output_covariance(HEAD, GAUSSIAN, [1, 0], [0, 1], 0),
         "L must be >= 1",
+    ),
+    "two queries of another dimension": (
+        lambda: lp.output_covariance(HEAD, GAUSSIAN, [1, 0], [1, 0, 0], 5),
+        r"must have shape \(..., 2\)",
+    ),
+    "two queries with scores too wide": (
+        lambda: lp.output_covariance(HEAD, GAUSSIAN, [100, 0], [0, 1], 5),
+        "must be at most 12",
     ),
     "two queries on uniform tokens": (
         lambda: lp.output_covariance(HEAD, lp.Uniform(2), [1, 0], [0, 1], 5),
@@ -274,6 +290,10 @@ MISTAKES = {
     "no first token": (
         lambda: lp.prefix_difference(HEAD, GAUSSIAN, [1, 0], 0.5, 5),
         "must be >= 1",
+    ),
+    "first tokens with scores too wide": (
+        lambda: lp.prefix_difference(HEAD, GAUSSIAN, [13, 0], 2, 5),
+        "at most 12",
     ),
     "first tokens of uniform tokens": (
         lambda: lp.prefix_difference(HEAD, lp.Uniform(2), [1, 0], 2, 5),

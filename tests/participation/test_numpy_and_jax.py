@@ -14,10 +14,11 @@ LENGTHS = np.array([[1.0], [2.5], [100.0], [1e9], [1e30], [np.inf]])
 @pytest.mark.parametrize("moments", [lp.participation, gradient_moments])
 def test_moments_of_known_and_of_traced_numbers(moments):
     known = moments(SIGMA, LENGTHS)
-    traced = jax.jit(moments)(SIGMA, LENGTHS)
-    for name in ("p2", "p3", "p22"):
-        found, expected = getattr(known, name), getattr(traced, name)
-        np.testing.assert_allclose(found, expected, rtol=1e-13, atol=0)
+    mapped = jax.vmap(jax.vmap(moments, (0, None)), (None, 0))
+    for traced in (jax.jit(moments)(SIGMA, LENGTHS), jax.jit(mapped)(SIGMA, LENGTHS[:, 0])):
+        for name in ("p2", "p3", "p22"):
+            found, expected = getattr(known, name), getattr(traced, name)
+            np.testing.assert_allclose(found, expected, rtol=1e-13, atol=0)
     assert known.p2.dtype == np.float64
 
 

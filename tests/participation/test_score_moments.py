@@ -83,9 +83,3 @@ def test_score_moment_derivative():
         return sigma**2 * (1 - participation(sigma, 20.0).p2)
 
     np.testing.assert_allclose(jax.grad(mean_score)(1.1), jax.grad(reduced)(1.1), rtol=1e-11)
-
-
-@pytest.mark.parametrize("factors", [(), ((1, 0),), ((-1, 1),)])
-def test_score_moment_rejects_bad_factors(factors):
-    with pytest.raises(ValueError, match="factors must be a non-empty tuple of integer pairs"):
-        score_moment(factors, 1.0, 10.0)
