@@ -44,10 +44,6 @@ MISTAKES = {
         ),
         "MonteCarlo cannot run under jit",
     ),
-    "tokens with outliers": (
-        lambda: lp.output_error(HEAD, lp.Empirical([[1e3, 0.0], [0.0, 0.0]]), np.ones(2), 10),
-        "tokens whose scores differ by 1e\\+03. To fix: remove tokens that are outliers",
-    ),
     "length below one": (lambda: lp.output_error(HEAD, GAUSSIAN, [1, 0], 0.5), "L must be >= 1"),
     "length beyond 1e100": (
         lambda: lp.output_error(HEAD, GAUSSIAN, [1, 0], 1e155),
@@ -80,13 +76,9 @@ MISTAKES = {
         lambda: lp.output_error(HEAD, lp.Mixture([1, 1], [GAUSSIAN, lp.Uniform(2)]), [1, 0], 5),
         "Exact.. serves mixtures of Gaussians and of finitely many atoms",
     ),
-    "scores of a mixture in the thousands": (
-        lambda: lp.output_error(lp.Head(U=2000 * EYE, V=EYE), MIXTURE, [1, 0], 5),
-        "must not need more than",
-    ),
     "scores of a mixture too wide": (
         lambda: lp.output_error(lp.Head(U=300 * EYE, V=EYE), MIXTURE, [1, 0], 5),
-        "relative error of the Laplace integral must be at most",
+        "must not need more than",
     ),
     "a function of the output of a mixture": (
         lambda: lp.expect(lambda output: output.max(), HEAD, MIXTURE, [1, 0], 5),
@@ -307,7 +299,7 @@ MISTAKES = {
         lambda: jax.jit(lambda z: lp.output_covariance(HEAD, lp.Rademacher(2), z, [0.0, 1.0], 5.0))(
             np.ones(2)
         ),
-        "take known numbers",
+        "takes known numbers",
     ),
     "several heads on uniform tokens": (
         lambda: lp.output_error(lp.MultiHead([HEAD, HEAD]), lp.Uniform(2), [1, 0], 5),
