@@ -351,16 +351,6 @@ def test_reproduction_uses_public_names_only():
                 assert not private, (path, ast.unparse(node))
 
 
-def test_help_imports_nothing_slow():
-    code = (
-        "import sys, reproduction.__main__; print(*{'jax', 'numpy', 'xarray'} & set(sys.modules))"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
-    )
-    assert done.stdout == "\n"
-
-
 def _started(out, files, *options):
     words = [sys.executable, "-m", "reproduction", *named(files), "--out", str(out), *options]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
