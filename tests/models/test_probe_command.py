@@ -41,6 +41,7 @@ def folder(tmp_path_factory):
     return path
 
 
+@pytest.mark.slow
 def test_probe_command_prints_and_writes(folder, tmp_path):
     text = tmp_path / "words.txt"
     text.write_text(" ".join(np.random.default_rng(0).choice(list("abcde"), 90)))
@@ -87,6 +88,7 @@ def test_probe_command_on_an_empty_text(folder, tmp_path):
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.slow
 def test_probe_command_prints_lines_as_it_goes(folder, tmp_path, monkeypatch):
     """Standard error of the runner is no terminal."""
     monkeypatch.setattr(_progress, "_EVERY", 0.0)
@@ -96,6 +98,7 @@ def test_probe_command_prints_lines_as_it_goes(folder, tmp_path, monkeypatch):
     assert found == ["1", "2", "3", "4"]
 
 
+@pytest.mark.slow
 def test_probe_command_prints_warnings_on_one_line(folder, tmp_path, monkeypatch):
     monkeypatch.setattr(_progress, "_EVERY", 1e9)
     (tmp_path / "words.txt").write_text("a b c d e " * 9)

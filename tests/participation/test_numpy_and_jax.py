@@ -11,6 +11,7 @@ SIGMA = np.array([0.0, 1e-4, 0.3, 0.79, 0.81, 2.0, 7.0, 30.0])  # both lattices
 LENGTHS = np.array([[1.0], [2.5], [100.0], [1e9], [1e30], [np.inf]])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("moments", [lp.participation, gradient_moments])
 def test_moments_of_known_and_of_traced_numbers(moments):
     known = moments(SIGMA, LENGTHS)

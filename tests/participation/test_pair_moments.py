@@ -151,6 +151,7 @@ def test_pair_moments_error_sees_a_coarse_lattice(name, value, monkeypatch):
     assert 1e-7 < gap < float(coarse.error)
 
 
+@pytest.mark.slow
 def test_pair_moments_of_known_and_of_traced_numbers():
     """Traced numbers take lattices that are smooth at 0; known ones do not."""
     sigma_a = np.array([0.0, 1.0, 6.0, 2.0, 0.4, 0.0, 0.19, 0.1, 0.05])

@@ -62,6 +62,7 @@ def test_gradient_moments_at_large_lengths():
     assert far.error < 1e-12
 
 
+@pytest.mark.slow
 def test_gradient_moments_derivative():
     def value(sigma):
         return gradient_moments(sigma, 30.0).variance_error

@@ -34,6 +34,7 @@ def _second_derivative(name):
     return np.asarray(jax.jit(jax.jacfwd(jax.jacfwd(partial(_average, name))))(0.0))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["output_error", "finite_second_moment", "gradient_error"])
 def test_second_derivative_at_zero_scores_against_differences(name):
     values = [np.asarray(_average(name, s)) for s in (-STEP, 0.0, STEP)]
@@ -46,6 +47,7 @@ def test_output_error_second_derivative_at_zero_scores_by_hand():
     assert float(_second_derivative("output_error")) == pytest.approx(1.12, abs=1e-9)
 
 
+@pytest.mark.slow
 def test_derivative_in_a_singular_covariance_against_differences():
     def f(e):
         mu = lp.Gaussian(jnp.zeros(2), jnp.diag(jnp.stack([1.0, e])), check=False)
@@ -57,6 +59,7 @@ def test_derivative_in_a_singular_covariance_against_differences():
     np.testing.assert_allclose(jax.jit(jax.jacfwd(f))(0.0), expected, rtol=1e-4)
 
 
+@pytest.mark.slow
 def test_pair_moments_derivatives_at_zero_against_differences():
     """Two scores t a_i and t b_i: the second derivative in t of E C_11 at t = 0."""
 

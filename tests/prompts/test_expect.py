@@ -123,6 +123,7 @@ def test_gradient_error_at_zero_scores():
     assert gaps[2] < 1e-8
 
 
+@pytest.mark.slow
 def test_expect_broadcasts_lengths_and_queries():
     mean, factor, U, V, _ = _problem(2, 2, 3, seed=5)
     head, mu = lp.Head(U=U, V=V), lp.Gaussian(mean, factor @ factor.T)
@@ -181,6 +182,7 @@ def test_output_error_of_thousands_of_atoms():
     assert np.allclose(error[1] * 1e9, delta_method, rtol=1e-7)
 
 
+@pytest.mark.slow
 def test_output_error_in_32_bit_mode():
     """Known numbers: float64 whatever the default. Traced: refused, with the one-line fix. The
     default is not changed.

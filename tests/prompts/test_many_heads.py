@@ -86,6 +86,7 @@ def test_sample_outputs_of_a_multi_head(outputs):
         assert np.all(np.abs(first.mean(0) - second.mean(0)) < 5 * error)
 
 
+@pytest.mark.slow
 def test_sample_outputs_of_a_multi_head_do_not_depend_on_their_number():
     few, many = (lp.sample_outputs(KEY, HEADS, MU, Z, 5000, n) for n in (2, 3))
     np.testing.assert_allclose(few, many[:2], rtol=1e-12)
@@ -262,6 +263,7 @@ def test_prefix_difference_of_equal_heads_is_that_of_one():
     np.testing.assert_allclose(lp.prefix_difference(halves, MU, Z, firsts, L), expected, rtol=1e-9)
 
 
+@pytest.mark.slow
 def test_sample_gradients_of_a_multi_head_have_the_law_of_brute_force():
     """Means, second moments across heads, and fourth moments, within 5 joint standard errors."""
     y = np.array([0.7, -1.1])
@@ -452,6 +454,7 @@ def test_horizon_of_several_heads_is_that_of_the_steepest():
     assert lp.horizon(lp.MultiHead([ONE, TWO]), mu) == max(each, key=lambda found: found.H)
 
 
+@pytest.mark.slow
 def test_growing_prompt_of_a_multi_head():
     """Distances of the tokens themselves; the scale from the covariance of long prompts."""
     lengths = np.array([3, 20, 4000])

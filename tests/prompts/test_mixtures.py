@@ -103,6 +103,7 @@ def test_expect_of_narrow_components_is_that_of_their_atoms():
         np.testing.assert_allclose(found, want, rtol=1e-11)
 
 
+@pytest.mark.slow
 def test_concentration_curve_of_a_mixture():
     """Over two queries, to 1e9 tokens: the mean of the pointwise errors, with slope -1 at the end;
     `prompt_length_for` inverts it.
@@ -119,6 +120,7 @@ def test_concentration_curve_of_a_mixture():
     assert pair[0] > 1e-3 >= pair[1]
 
 
+@pytest.mark.slow
 def test_output_error_of_a_mixture_under_jit_vmap_and_grad():
     """Against known numbers, and central differences (step 1e-5, error about 1e-9) in query, means
     and covariances; at z = 0 too, where no score varies.

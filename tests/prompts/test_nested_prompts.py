@@ -3,6 +3,7 @@
 
 import equinox as eqx
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -93,7 +94,9 @@ def test_prefix_difference_of_one_token_and_large_scores():
 @pytest.mark.slow
 def test_prefix_difference_near_the_whole_prompt_under_jit():
     with pytest.raises(RuntimeError, match="call it with known numbers"):
-        eqx.filter_jit(lambda L: lp.prefix_difference(LINE, NORMAL, [1.0], 1e9 - 1, L))(1e9)
+        eqx.filter_jit(lambda L: lp.prefix_difference(LINE, NORMAL, [1.0], 1e9 - 1, L))(
+            jnp.array(1e9)
+        )
 
 
 @pytest.mark.slow

@@ -95,6 +95,7 @@ def test_output_covariance_of_all_pairs_of_two_batches():
     np.testing.assert_allclose(along[1, 0], lp.output_covariance(HEAD, MU, Z, Z2, 10.0), rtol=1e-9)
 
 
+@pytest.mark.slow
 def test_output_covariance_under_jit_and_grad():
     def total(z, z2):
         return lp.output_covariance(HEAD, MU, z, z2, 10.0).sum()
