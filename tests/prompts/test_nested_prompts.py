@@ -10,6 +10,8 @@ import pytest
 import largeprompt as lp
 from largeprompt.participation import nested_moments, participation, participation_moment
 
+from ..differences import assert_slopes
+
 LINE, NORMAL = lp.Head(U=[[1.0]], V=[[1.0]]), lp.Gaussian([0.0], [[1.0]])
 
 
@@ -104,8 +106,7 @@ def test_prefix_difference_under_jit_and_grad():
     def difference(z, first, L):
         return lp.prefix_difference(LINE, NORMAL, z, first, L)
 
-    args, step = (np.array([1.3]), 6.0, 17.0), 1e-4
-    value, slopes = jax.jit(jax.value_and_grad(difference))(*args)
-    assert float(value) == pytest.approx(float(difference(*args)), rel=1e-11)
-    up, down = (float(difference(args[0] + sign * step, 6.0, 17.0)) for sign in (1, -1))
-    assert float(slopes[0]) == pytest.approx((up - down) / (2 * step), rel=1e-6)
+    at = np.array([1.3]), 6.0, 17.0
+    value, slope = jax.jit(jax.value_and_grad(difference))(*at)
+    assert float(value) == pytest.approx(float(difference(*at)), rel=1e-11)
+    assert_slopes(difference, at, [slope], step=1e-4)
