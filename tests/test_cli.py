@@ -145,20 +145,15 @@ def files(tmp_path, monkeypatch):
         ("curve --covariance missing.npy", "--covariance must be a file with a square matrix"),
         ("curve --covariance wide.csv", r"received 'wide.csv' \(shape \(2, 3\)\)"),
         ("curve --covariance words.csv", "--covariance must be a file with a square matrix"),
-        ("curve --covariance numbers.npy", r"received 'numbers.npy' \(shape \(3,\)\)"),
         ("curve --covariance negative.txt", "--covariance: .*positive semi-definite"),
         ("curve --covariance lopsided.txt", "--covariance: .*symmetric"),
         ("curve --covariance nan.txt", "--covariance: .*finite"),
         ("curve --covariance eye.npy --dim 3", "--dim must be that of --covariance, 2, or left"),
         ("curve --scale inf", "--scale must be finite; received inf"),
         ("curve --dim 0", "Invalid value for '--dim'"),
-        ("curve --points 0", "Invalid value for '--points'"),
-        ("curve --query everything", "Invalid value for '--query'"),
-        ("curve --quantity everything", "Invalid value for '--quantity'"),
         ("curve --method everything", "Invalid value for '--method'"),
         ("curve --from 10 --to 2", "1 <= --from <= --to; received 10 and 2"),
         ("curve --to inf", "--from and --to must be finite.* received 2 and inf"),
-        ("curve --from nan", "--from and --to must be finite"),
         ("curve --from 0", "--from and --to must be finite, with 1 <= --from"),
         ("curve --figure curve.gif", "a figure file must end in"),
         ("curve --out no/such/folder/curve.nc", "the folder of a data file must exist"),
@@ -168,7 +163,6 @@ def files(tmp_path, monkeypatch):
         ("length 0.1 --relative --quantity gradient-U", "--relative goes with --quantity output"),
         ("length 0.1 --relative --scale 0", "needs a limit that is not 0"),
         ("length 0", "tolerance must be finite and > 0; received 0"),
-        ("length nan", "tolerance must be"),
         ("regime -- -1 10", "sigma must be finite and >= 0"),
         ("regime 1 0.5", "L must be >= 1"),
         ("models fetch tabpfm", "did you mean 'tabpfn'"),
@@ -236,9 +230,6 @@ pwd.getpwuid = unknown
     nowhere = {"HOME": "", "XDG_CACHE_HOME": "", "LARGEPROMPT_MODELS": ""}
     done = _python(code, "regime", "1", "100", **nowhere)
     assert (done.returncode, done.stderr) == (0, b"")
-    done = _python(code, "models", "list", **nowhere)
-    assert done.returncode == 2
-    assert re.fullmatch(rb"error: .*home.*; received .* LARGEPROMPT_MODELS .*\n", done.stderr)
 
 
 @pytest.mark.slow

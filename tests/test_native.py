@@ -37,38 +37,16 @@ def _of_one_array(points, logs, tilts):
 
 @needs_kernels
 @pytest.mark.parametrize(
-    ("n", "d", "q"),
-    [
-        (1, 1, 1),  # one token of one coordinate
-        (1, 40, 2),  # one wide token
-        (63, 5, 3),
-        (1025, 16, 1),  # rows read in place, two parts, the second of one token
-        (5000, 37, 3),  # rows that end between two vectors
-        (3000, 100, 6),
-        (2049, 3, 700),  # transposed tiles, blocks of tilts
-        (300, 32, 600),
-    ],
-)
-@pytest.mark.parametrize("weighted", [False, True])
-def test_tilted_moments_agree_with_numpy(n, d, q, weighted):
-    """Stated tolerance: 3e-6 of the tokens' scale."""
-    points, tilts = _tokens(n, d), _tokens(q, d, scale=2 / np.sqrt(d), seed=1)
-    logs = None
-    if weighted:  # some tokens weigh nothing
-        weights = np.random.default_rng(2).uniform(size=n)
-        with np.errstate(divide="ignore"):
-            logs = np.log(np.where(weights > 0.3, weights, 0.0) if n > 1 else weights)
-        logs = logs.astype(np.float32)
-    log_normaliser, mean = _of_one_array(points, logs, tilts)
-    expected = tilted_moments(points, logs, tilts)
-    assert np.allclose(log_normaliser, expected[0], rtol=3e-6, atol=3e-6)
-    assert np.max(np.abs(np.asarray(mean) - expected[1])) <= 3e-6 * np.max(np.abs(points))
-
-
-@needs_kernels
-@pytest.mark.parametrize(
     ("n", "d_k", "d_v", "q"),
     [
+        (1, 1, 0, 1),  # one array, marked by 0: one token of one coordinate
+        (1, 40, 0, 2),  # one wide token
+        (63, 5, 0, 3),
+        (1025, 16, 0, 1),  # rows read in place, two parts, the second of one token
+        (5000, 37, 0, 3),  # rows that end between two vectors
+        (3000, 100, 0, 6),
+        (2049, 3, 0, 700),  # transposed tiles, blocks of tilts
+        (300, 32, 0, 600),
         (1, 2, 3, 1),  # one token
         (1, 64, 1, 5),
         (1025, 64, 48, 1),  # rows read in place, two parts
@@ -84,17 +62,19 @@ def test_tilted_moments_agree_with_numpy(n, d, q, weighted):
     ],
 )
 @pytest.mark.parametrize("weighted", [False, True])
-def test_tilted_moments_of_keys_and_values(n, d_k, d_v, q, weighted):
-    keys, values = _tokens(n, d_k), _tokens(n, d_v, seed=3)
+def test_tilted_moments_agree_with_numpy(n, d_k, d_v, q, weighted):
+    """Stated tolerance: 3e-6 of the tokens' scale."""
+    keys = _tokens(n, d_k)
+    values = _tokens(n, d_v, seed=3) if d_v else keys
     tilts, rng = _tokens(q, d_k, scale=2 / np.sqrt(d_k), seed=1), np.random.default_rng(2)
     logs = None
-    if weighted:
+    if weighted:  # some tokens weigh nothing
         logs = np.where(rng.uniform(size=n) > 0.3 * (n > 1), rng.normal(size=n), -np.inf)
         logs = logs.astype(np.float32)
     given = None if logs is None else jnp.asarray(logs)
-    found = _native.tilted_moments(
-        jnp.asarray(keys), jnp.asarray(values), given, jnp.asarray(tilts)
-    )
+    points = jnp.asarray(keys)
+    numbers = jnp.asarray(values) if d_v else points
+    found = _native.tilted_moments(points, numbers, given, jnp.asarray(tilts))
     expected = key_value_moments(keys, values, logs, tilts)
     assert np.allclose(found[0], expected[0], rtol=3e-6, atol=3e-6)
     assert np.max(np.abs(np.asarray(found[1]) - expected[1])) <= 3e-6 * np.max(np.abs(values))

@@ -142,23 +142,6 @@ def test_iterate_computes_only_missing_and_damaged_cells(tmp_path):
     assert computed(6) == []
 
 
-def test_iterate_reads_no_truncated_file(tmp_path):
-    """Cut anywhere, also inside the numbers at the end."""
-    [(_, data)] = lp.iterate(cells.steps, [{"n": 3}], tmp_path, HERE)
-    found = None
-    assert isinstance(data, xr.Dataset)
-    path = next(tmp_path.glob("*.nc"))
-    whole = path.read_bytes()
-    made_by = xr.load_dataset(path).attrs["largeprompt_made_by"]
-    for end in range(len(whole)):
-        path.write_bytes(whole[:end])
-        found = _sweep._read(path, made_by)
-        assert found is None or found.identical(data), end  # without the padding at the end
-    assert found is not None
-    path.write_bytes(whole[:-9])
-    assert _sweep._read(path, made_by) is None
-
-
 def test_iterate_computes_again_when_code_changes(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(tmp_path)
     module = tmp_path / "written_by_a_user.py"
@@ -334,16 +317,3 @@ def test_iterate_stops_its_processes_when_it_is_closed(tmp_path):
     results.close()
     assert time.monotonic() - begun < 20
     assert not [p for p in psutil.Process().children() if "spawn_main" in " ".join(p.cmdline())]
-
-
-def test_sweep_imports_jax_only_for_keys():
-    code = (
-        "import sys, tempfile, largeprompt as lp\n"
-        "from concurrent.futures import ThreadPoolExecutor\n"
-        "from tests.cells import draws\n"
-        "lp.sweep(draws, {'seed': [0]}, tempfile.mkdtemp(), ThreadPoolExecutor(1))\n"
-        "print('jax' in sys.modules)"
-    )
-    command = [sys.executable, "-c", code]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
-    assert done.stdout == "False\n"

@@ -258,6 +258,7 @@ def test_experts_are_attention_on_the_mixture():
     assert np.allclose(found.slopes[2], 0)
 
 
+@pytest.mark.slow
 def test_experts_of_prompts_and_compressed_prompts():
     """Tokens are experts of slope 0; a mixture may contain prompts and compressed prompts."""
     rng = np.random.default_rng(0)
@@ -300,6 +301,7 @@ def test_gaussian_at_of_a_gaussian_is_itself():
     assert np.allclose(found.measure.mean(), mu.mean(), rtol=1e-13)
 
 
+@pytest.mark.slow
 def test_mixture_of_scaled_components():
     """Half of the tokens kept, the others as one scaled Gaussian: exact near the tilt."""
     tokens = np.random.default_rng(2).normal(size=(40, 2))

@@ -243,6 +243,7 @@ def test_concentration_curve_raises_without_the_tail_of_queries():
         )
 
 
+@pytest.mark.slow
 def test_expect_of_several_heads_raises_without_the_tail_of_queries():
     """Two equal halves are one head, and two equal parts one Gaussian, whose averages are exact:
     within 5 errors at L = 10; at L = 1e9 rare large queries carry the average (3.52e-6).
@@ -251,7 +252,8 @@ def test_expect_of_several_heads_raises_without_the_tail_of_queries():
         lp.Head(U=np.eye(1), V=np.eye(1)),
         lp.MultiHead([lp.Head(U=np.eye(1), V=np.eye(1) / 2)] * 2),
     )
-    mu, method = lp.Gaussian([0.0], [[1.0]]), lp.QuasiMonteCarlo(jax.random.key(0))
+    mu = lp.Gaussian([0.0], [[1.0]])
+    method = lp.QuasiMonteCarlo(jax.random.key(0), replicates=3)
     found = lp.expect(lp.OutputError(), halves, mu, _two_equal_parts(1), 10.0, method)
     exact = lp.output_error(one, mu, mu, 10.0)
     assert abs(found.value - exact) <= 5 * found.error < 0.5 * exact

@@ -337,12 +337,13 @@ class _Laplace(lp.AbstractAutodiffMeasure):
         return lp.Empirical(jax.random.laplace(key, (n, 1)) / 2)
 
 
+@pytest.mark.slow
 def test_prompt_length_for_random_points_has_an_interval():
     """The tolerance is relative to the known limit; the interval holds the length of the same law
     on a fine grid, whose error is exact.
     """
     unit, z = lp.Head(U=[[1.0]], V=[[1.0]]), lp.Dirac([0.4])
-    method = lp.QuasiMonteCarlo(jax.random.key(0))
+    method = lp.QuasiMonteCarlo(jax.random.key(0), points=512, replicates=4)
     found = lp.prompt_length_for(unit, _Laplace(), z, 0.01, relative=True, method=method)
     limit = 2 * 0.25 * 0.4 / (1 - 0.25 * 0.16)
     assert found.tolerance == pytest.approx(0.01 * limit**2, rel=1e-12)
@@ -355,6 +356,7 @@ def test_prompt_length_for_random_points_has_an_interval():
     assert f"Within two standard errors: {low:.0f} to {high:.0f} tokens." in found.sentence
 
 
+@pytest.mark.slow
 def test_prompt_length_for_says_where_the_error_is_not_known():
     """A law of queries that is only sampled: its tail is missing at long lengths."""
 
@@ -368,7 +370,7 @@ def test_prompt_length_for_says_where_the_error_is_not_known():
             return lp.Empirical(jax.random.normal(key, (n, 2)))
 
     head, mu = lp.Head(U=np.eye(2), V=np.eye(2)), lp.Gaussian(np.zeros(2), np.eye(2))
-    method = lp.QuasiMonteCarlo(jax.random.key(0))
+    method = lp.QuasiMonteCarlo(jax.random.key(0), replicates=2)
     found = lp.prompt_length_for(head, mu, Sampled(), 0.5, method=method)
     exact = lp.prompt_length_for(head, mu, mu, 0.5)
     assert found.interval[0] <= exact.length <= 1.5 * found.interval[1]

@@ -1,6 +1,8 @@
 # pyright: reportArgumentType=false, reportOptionalMemberAccess=false
 """Affine maps, experts, compressed prompts."""
 
+from functools import partial
+
 import numpy as np
 
 import largeprompt as lp
@@ -8,13 +10,12 @@ import largeprompt as lp
 from .things import EYE, GAUSSIAN, HEAD, PROMPT
 
 PAIR = lp.KeyValues(np.ones((3, 2)), np.ones((3, 2)))
-SMALL = lp.compress(PAIR, EYE, atoms=1, rank=1)
+_compress = partial(lp.compress, PAIR, EYE)
+_linearise = partial(lp.linearise, HEAD, PROMPT, GAUSSIAN)
+SMALL = _compress(atoms=1, rank=1)
 
 MISTAKES = {
-    "linearise at another point": (
-        lambda: lp.linearise(HEAD, PROMPT, GAUSSIAN, at="mean"),
-        "at must be one of",
-    ),
+    "linearise at another point": (lambda: _linearise(at="mean"), "at must be one of"),
     "linearise tokens": (lambda: lp.linearise(HEAD, EYE, GAUSSIAN), "mu must be a measure"),
     "linearise over queries of another dimension": (
         lambda: lp.linearise(HEAD, PROMPT, lp.Rademacher(3)),
@@ -52,7 +53,7 @@ MISTAKES = {
         "QuasiMonteCarlo",
     ),
     "linearise by another method": (
-        lambda: lp.linearise(HEAD, PROMPT, GAUSSIAN, method="samples"),
+        lambda: _linearise(method="samples"),
         "method must be Exact, QuasiMonteCarlo, MonteCarlo or None",
     ),
     "linearise samples by a method": (
@@ -60,7 +61,7 @@ MISTAKES = {
         "method must be None if nu is an array",
     ),
     "linearise without a key": (
-        lambda: lp.linearise(HEAD, PROMPT, GAUSSIAN, method=lp.MonteCarlo()),
+        lambda: _linearise(method=lp.MonteCarlo()),
         "MonteCarlo needs a key",
     ),
     "linearise a matrix": (
@@ -86,22 +87,13 @@ MISTAKES = {
     ),
     "expand at NaN": (lambda: GAUSSIAN.gaussian_at([0.0, np.nan]), "u must be finite"),
     "compress for several heads": (
-        lambda: lp.compress(
-            PAIR,
-            EYE,
-            atoms=1,
-            head=lp.MultiHead([lp.Head.key_value(2, 2, scale=s) for s in (1, 2)]),
+        lambda: _compress(
+            atoms=1, head=lp.MultiHead([lp.Head.key_value(2, 2, scale=s) for s in (1, 2)])
         ),
         "head must be one Head",
     ),
-    "compress for a matrix": (
-        lambda: lp.compress(PAIR, EYE, atoms=1, head=EYE),
-        "head must be one Head",
-    ),
-    "rank and size": (
-        lambda: lp.compress(PAIR, EYE, size=100, rank=0),
-        "rank must be left out with size",
-    ),
+    "compress for a matrix": (lambda: _compress(atoms=1, head=EYE), "head must be one Head"),
+    "rank and size": (lambda: _compress(size=100, rank=0), "rank must be left out with size"),
     "truncate to a negative rank": (
         lambda: SMALL.truncated(-1),
         "rank must be a non-negative integer",
@@ -113,11 +105,8 @@ MISTAKES = {
     ),
     "compress an array": (lambda: lp.compress(EYE, EYE, atoms=1), "keys and values"),
     "compress one array of tokens": (lambda: lp.compress(PROMPT, EYE, atoms=1), "keys and values"),
-    "compress without a size": (lambda: lp.compress(PAIR, EYE), "either atoms or size"),
-    "compress with both sizes": (
-        lambda: lp.compress(PAIR, EYE, atoms=1, size=100),
-        "either atoms or size",
-    ),
+    "compress without a size": (lambda: _compress(), "either atoms or size"),
+    "compress with both sizes": (lambda: _compress(atoms=1, size=100), "either atoms or size"),
     "compress for queries of another dimension": (
         lambda: lp.compress(PAIR, np.ones((4, 3)), atoms=1),
         "queries must have shape",
@@ -130,26 +119,14 @@ MISTAKES = {
         lambda: lp.compress(PAIR, np.ones((1, 2)), atoms=1, rank=2),
         "rank must be at most",
     ),
-    "negative rank": (
-        lambda: lp.compress(PAIR, EYE, atoms=1, rank=-1),
-        "rank must be a non-negative integer",
-    ),
-    "budget too small": (lambda: lp.compress(PAIR, EYE, size=3), "size must be at least"),
-    "fewer atoms than kept": (
-        lambda: lp.compress(PAIR, EYE, atoms=1, keep=[0, 1]),
-        "atoms must be at least",
-    ),
-    "nothing left": (
-        lambda: lp.compress(PAIR, EYE, atoms=0, rank=None),
-        "atoms must be at least",
-    ),
-    "keep no token": (lambda: lp.compress(PAIR, EYE, atoms=1, keep=[7]), "keep must have indices"),
-    "keep half a token": (
-        lambda: lp.compress(PAIR, EYE, atoms=1, keep=[0.5]),
-        "keep must have indices",
-    ),
+    "negative rank": (lambda: _compress(atoms=1, rank=-1), "rank must be a non-negative integer"),
+    "budget too small": (lambda: _compress(size=3), "size must be at least"),
+    "fewer atoms than kept": (lambda: _compress(atoms=1, keep=[0, 1]), "atoms must be at least"),
+    "nothing left": (lambda: _compress(atoms=0, rank=None), "atoms must be at least"),
+    "keep no token": (lambda: _compress(atoms=1, keep=[7]), "keep must have indices"),
+    "keep half a token": (lambda: _compress(atoms=1, keep=[0.5]), "keep must have indices"),
     "keep a mask": (
-        lambda: lp.compress(PAIR, EYE, atoms=1, keep=np.array([True, False, True])),
+        lambda: _compress(atoms=1, keep=np.array([True, False, True])),
         "np.flatnonzero",
     ),
     "keep only tokens of weight 0": (
@@ -162,47 +139,32 @@ MISTAKES = {
         ),
         "token of positive weight",
     ),
-    "negative atoms": (
-        lambda: lp.compress(PAIR, EYE, atoms=-1),
-        "atoms must be a non-negative integer",
-    ),
-    "no size at all": (lambda: lp.compress(PAIR, EYE, size=0), "size must be a positive integer"),
+    "negative atoms": (lambda: _compress(atoms=-1), "atoms must be a non-negative integer"),
+    "no size at all": (lambda: _compress(size=0), "size must be a positive integer"),
     "budget too small for tokens to keep": (
-        lambda: lp.compress(PAIR, EYE, size=20, keep=[0, 1]),
+        lambda: _compress(size=20, keep=[0, 1]),
         "size must be at least 64 bytes, that of 2 tokens",
     ),
     "no tail and no atoms": (
-        lambda: lp.compress(PAIR, EYE, atoms=0, method="attention matching"),
+        lambda: _compress(atoms=0, method="attention matching"),
         "atoms must be at least",
     ),
     "rank above the dimension": (
         lambda: lp.compress(PAIR, np.ones((20, 2)), atoms=1, rank=3),
         "rank must be at most",
     ),
-    "no queries": (
-        lambda: lp.compress(PAIR, np.ones((0, 2)), atoms=1),
-        "queries must have shape",
-    ),
+    "no queries": (lambda: lp.compress(PAIR, np.ones((0, 2)), atoms=1), "queries must have shape"),
     "infinite keys": (lambda: lp.KeyValues(EYE * np.inf, EYE), "keys must be finite"),
     "NaN values": (lambda: lp.KeyValues(EYE, EYE * np.nan), "values must be finite"),
-    "unknown compression": (
-        lambda: lp.compress(PAIR, EYE, atoms=1, method="best"),
-        "method must be one of",
-    ),
-    "unknown choice": (
-        lambda: lp.compress(PAIR, EYE, atoms=1, choose="best"),
-        "choose must be one of",
-    ),
+    "unknown compression": (lambda: _compress(atoms=1, method="best"), "method must be one of"),
+    "unknown choice": (lambda: _compress(atoms=1, choose="best"), "choose must be one of"),
     "rotary positions of triples": (
         lambda: lp.models.rotate(EYE, 1.0, pairs="thirds"),
         "pairs must be one of",
     ),
-    "random tokens without a key": (
-        lambda: lp.compress(PAIR, EYE, atoms=1, method="random"),
-        "key must be one",
-    ),
+    "random tokens without a key": (lambda: _compress(atoms=1, method="random"), "key must be one"),
     "head that scores values": (
-        lambda: lp.compress(PAIR, EYE, atoms=1, head=lp.Head(U=np.ones((4, 2)), V=np.eye(4))),
+        lambda: _compress(atoms=1, head=lp.Head(U=np.ones((4, 2)), V=np.eye(4))),
         "head must score the keys",
     ),
     "append tokens of another head": (
@@ -224,8 +186,5 @@ MISTAKES = {
         lambda: SMALL.merge(lp.compress(lp.KeyValues(np.eye(3), np.eye(3)), np.eye(3), atoms=1)),
         "the other prompt must have keys of dimension 2",
     ),
-    "fold without a tail": (
-        lambda: lp.compress(PAIR, EYE, atoms=3).fold([0]),
-        "Gaussian tail",
-    ),
+    "fold without a tail": (lambda: _compress(atoms=3).fold([0]), "Gaussian tail"),
 }

@@ -125,17 +125,6 @@ def test_next_token_loss_grows_as_prompts_shrink(decoder):
     assert gaps[0] > gaps[1] > gaps[2] > 1e-3
 
 
-def test_compress_prompt_of_a_batch_is_that_of_each_prompt(decoder):
-    model, ids, recording = decoder
-    together = lp.models.compress_prompt(model, recording, tokens=45, progress=False)
-    losses = lp.models.next_token_loss(model, together, ids[:, LENGTH:])
-    for row in range(2):
-        alone = lp.models.Recording(recording.model, recording.prompts[row : row + 1])
-        cache = lp.models.compress_prompt(model, alone, tokens=45, progress=False)
-        found = lp.models.next_token_loss(model, cache, ids[row, LENGTH:])
-        np.testing.assert_allclose(found[0], losses[row], atol=2e-5)
-
-
 @pytest.mark.parametrize("family", ["gpt2", "llama", "qwen3"])
 def test_compress_prompt_of_prompts_padded_on_the_left(family):
     """Different lengths before the prompts' ends and, as a tokenizer pads them, after these."""

@@ -1,7 +1,5 @@
 """`record` against the attention weights that transformers itself returns."""
 
-import sys
-
 import numpy as np
 import pytest
 
@@ -212,18 +210,14 @@ def test_record_of_a_model_in_half_precision():
     [
         ("some text", {}, "texts need tokenizer="),
         ("  ", {}, "every text must have at least one word"),
-        (["a", ""], {}, "every text must have at least one word"),
         ([], {}, "a prompt must have at least one token"),
         ([1.5, 2.0], {}, "inputs must be texts, token ids"),
         ([1, 2, 60], {}, "input_ids must be between 0 and 59, the vocab.*; received 60"),
-        ([1, -2, 3], {}, "input_ids must be between 0 and 59.*; received -2"),
         ({"input_ids": [[1.5, 2.0]]}, {}, "input_ids must be integers"),
         ({"input_ids": []}, {}, "inputs must have at least one prompt"),
-        ({"input_ids": [[]]}, {}, "at least one token"),
         ([1, 2, 3], {"queries": 4}, "at least as long as the window of recorded queries"),
         ([1, 2, 3], {"queries": 0}, "queries must be a positive integer"),
         ([1] * 65, {}, "at most 64 tokens"),
-        ({"input_ids": [[1, 2]], "attention_mask": [[0, 0]]}, {}, "at least one token"),
         ({"input_ids": [[1, 2, 3]], "attention_mask": [[1, 0, 1]]}, {}, "may hide padding only"),
         ({"input_ids": [[1, 2]], "attention_mask": [[1]]}, {}, "one number for each token"),
         ({"input_ids": [[1, 2]], "attention_mask": [[[1]]]}, {}, r"shape \(prompts, tokens\)"),
@@ -301,13 +295,6 @@ def test_record_of_weights_that_overflow():
         model.transformer.h[1].attn.c_attn.bias.fill_(float("inf"))
     with pytest.raises(ValueError, match=r"NaN or infinity in transformer\.h\.1\.attn"):
         lp.models.record(model, _ids(8))
-
-
-@pytest.mark.parametrize("package", ["torch", "transformers"])
-def test_record_without_a_package_names_the_extra(package, monkeypatch):
-    monkeypatch.setitem(sys.modules, package, None)
-    with pytest.raises(ImportError, match=r"pip install 'largeprompt\[models\]'"):
-        lp.models.record(None, [1, 2, 3])
 
 
 def test_record_of_a_model_without_weights():

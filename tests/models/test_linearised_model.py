@@ -143,7 +143,6 @@ def test_linearise_learner_learns_from_given_rows(model):
     [
         ({"layers": [3]}, "numbers from 0 to 2"),
         ({"layers": [1, 1]}, "different numbers"),
-        ({"layers": []}, "different numbers"),
         ({"ridge": -1.0}, "ridge must be >= 0"),
         ({"ridge": float("nan")}, "ridge must be"),
     ],

@@ -1,7 +1,6 @@
 """`probe` against NumPy, on recordings of tiny models and of synthetic heads."""
 
 import json
-from contextlib import contextmanager
 
 import numpy as np
 import pytest
@@ -9,7 +8,7 @@ import xarray as xr
 
 import largeprompt as lp
 from largeprompt.cli.model_commands import _summary
-from largeprompt.models import RecordedLayer, Recording, probing
+from largeprompt.models import RecordedLayer, Recording
 from largeprompt.models.probing import METHODS, QUANTITIES
 
 
@@ -196,22 +195,6 @@ def test_probe_with_few_queries_says_so():
     assert np.isfinite(found.effective_tokens.values).all()
 
 
-def test_probe_moves_the_bar_by_one_for_each_head(recording, monkeypatch):
-    """With the layer in its label, so that it moves in a pipe too."""
-    seen = []
-
-    @contextmanager
-    def bar(label, total, **_):
-        seen.append((label, total))
-        yield lambda steps=1, label=None: seen.append((steps, label))
-
-    monkeypatch.setattr(probing, "progress_bar", bar)
-    lp.models.probe(recording, sizes=(8,))
-    assert seen[0] == ("probing", 6)
-    labels = [(0, 0), (0, 0), (0, 1), (1, 0), (1, 0), (1, 1)]
-    assert seen[1:] == [(1, f"probing prompt {p}, layer {layer}") for p, layer in labels]
-
-
 def test_probe_of_scores_too_wide_for_the_integral_says_so():
     wide = Recording("wide", ((_layer(0, heads=1, scale=20.0),),))
     with pytest.warns(UserWarning, match="are NaN for 1 heads, whose scores are too wide"):
@@ -228,29 +211,3 @@ def test_probe_needs_two_tokens():
         lp.models.probe(Recording("short", ((layer,),)))
     found = lp.models.probe(Recording("short", ((layer,),)), length=120, sizes=(8,))
     assert found.queries.item() == 128
-
-
-@pytest.mark.parametrize("family", ["gpt2", "llama", "qwen3", "bert"])
-def test_probe_of_a_model_has_its_own_attention(family):
-    """Grouped heads in two of four architectures; weights are those that the model returns."""
-    torch = pytest.importorskip("torch")
-    pytest.importorskip("transformers")
-    from .tiny_transformers import tiny_transformer
-
-    sizes = {"hidden_size": 16, "num_hidden_layers": 1, "max_position_embeddings": 250}
-    model = tiny_transformer(family, **sizes)
-    ids = np.random.default_rng(0).integers(0, 60, 247)
-    found = lp.models.probe(lp.models.record(model, ids, queries=128), sizes=(8,), sinks=3)
-    assert dict(found.sizes)["head"] == 4
-    tokens = 247 if family == "bert" else 120  # that all recorded queries saw
-    assert found.tokens.values.ravel().tolist() == [tokens] * 4
-    assert float(found.recording_error.max()) < 1e-5
-    model.set_attn_implementation("eager")
-    with torch.no_grad():
-        own = model(torch.as_tensor(ids)[None], output_attentions=True).attentions[0][0]
-    weights = np.asarray(own)[:, -128:, :tokens].astype(np.float64)
-    weights /= weights.sum(axis=-1, keepdims=True)
-    effective = np.median(1 / np.sum(weights**2, axis=-1), axis=-1)
-    np.testing.assert_allclose(found.effective_tokens[0, 0], effective, rtol=1e-3)
-    sinks = weights[..., :3].sum(axis=-1).mean(axis=-1)
-    np.testing.assert_allclose(found.sink_mass[0, 0], sinks, rtol=1e-3)

@@ -41,6 +41,7 @@ def folder(tmp_path_factory):
     return path
 
 
+@pytest.mark.slow
 def test_probe_command_prints_and_writes(folder, tmp_path):
     text = tmp_path / "words.txt"
     text.write_text(" ".join(np.random.default_rng(0).choice(list("abcde"), 90)))
@@ -76,17 +77,7 @@ def test_probe_command_names_what_is_wrong(arguments, text):
     assert result.output.count("\n") == 1
 
 
-def test_probe_command_on_an_empty_text(folder, tmp_path):
-    (tmp_path / "empty.txt").write_text(" \n")
-    result = _run(folder, "--text", tmp_path / "empty.txt", "--out", tmp_path / "out")
-    assert result.exit_code == 2
-    assert (
-        result.output == "error: every text must have at least one word; received an empty text.\n"
-    )
-    assert result.output.count("\n") == 1
-    assert not (tmp_path / "out").exists()
-
-
+@pytest.mark.slow
 def test_probe_command_prints_lines_as_it_goes(folder, tmp_path, monkeypatch):
     """Standard error of the runner is no terminal."""
     monkeypatch.setattr(_progress, "_EVERY", 0.0)
@@ -96,6 +87,7 @@ def test_probe_command_prints_lines_as_it_goes(folder, tmp_path, monkeypatch):
     assert found == ["1", "2", "3", "4"]
 
 
+@pytest.mark.slow
 def test_probe_command_prints_warnings_on_one_line(folder, tmp_path, monkeypatch):
     monkeypatch.setattr(_progress, "_EVERY", 1e9)
     (tmp_path / "words.txt").write_text("a b c d e " * 9)
@@ -178,13 +170,6 @@ def test_probe_command_on_a_bad_table_is_one_line(tmp_path, content, rule, recwa
     assert (result.exit_code, result.output.count("\n")) == (2, 1)
     assert re.search(rule, result.output)
     assert not recwarn
-
-
-def test_probe_command_on_a_binary_text_names_the_file(tmp_path):
-    (tmp_path / "picture.txt").write_bytes(b"\x89PNG\r\n\xff")
-    result = _run("minilm", "--text", tmp_path / "picture.txt")
-    assert (result.exit_code, result.output.count("\n")) == (2, 1)
-    assert "picture.txt' (invalid start byte at byte 0)" in result.output
 
 
 def test_probe_command_on_a_sorted_table_shows_every_class(tmp_path, monkeypatch):

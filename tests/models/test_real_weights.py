@@ -10,15 +10,14 @@ import re
 import numpy as np
 import pytest
 import torch
-from _pytest.outcomes import Failed, Skipped
 from safetensors.torch import load_file
 
 from largeprompt import models
-from largeprompt.models import TabPFN, linearise_learner, weights_path
+from largeprompt.models import TabPFN, linearise_learner
 
 from ..oracles import tabpfn as ground_truth
 from ..test_docs import ROOT, same_text
-from ..weights import REQUIRED, fetched
+from ..weights import fetched
 
 pytestmark = pytest.mark.slow
 
@@ -44,13 +43,6 @@ def test_tabpfn_logits_are_those_of_pytorch(model, task):
     wanted = ground_truth.logits(state, 4, X[:100], y[:100], X_test[:10])
     found = model.read(X[:100], y[:100]).logits(X_test[:10])
     np.testing.assert_allclose(found, wanted, atol=1e-4)
-
-
-def test_tabpfn_does_not_see_the_order_of_rows(model, task):
-    X, y, X_test, _ = task
-    order = np.random.default_rng(1).permutation(len(X))
-    first = model.read(X, y).logits(X_test)
-    assert abs(model.read(X[order], y[order]).logits(X_test) - first).max() < 1e-4
 
 
 def test_linearise_learner_keeps_the_predictions_of_tabpfn(model, task):
@@ -101,15 +93,3 @@ def test_smollm2_is_recorded_and_keeps_its_loss():
     cache = models.compress_prompt(model, recording, atoms=100, progress=False)
     found = models.next_token_loss(model, cache, ids[100:])
     np.testing.assert_allclose(found[0], own, atol=1e-4)
-
-
-def test_fetched_weights_are_skipped_or_required(monkeypatch, tmp_path):
-    monkeypatch.setenv("LARGEPROMPT_MODELS", str(tmp_path))
-    with pytest.raises(FileNotFoundError, match="largeprompt models fetch"):
-        weights_path("tabpfn")
-    monkeypatch.delenv(REQUIRED, raising=False)
-    with pytest.raises(Skipped, match="largeprompt models fetch"):
-        fetched("tabpfn")
-    monkeypatch.setenv(REQUIRED, "1")
-    with pytest.raises(Failed, match="largeprompt models fetch"):
-        fetched("tabpfn")

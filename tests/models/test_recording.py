@@ -62,11 +62,9 @@ def test_recording_load_of_other_files_names_the_rule(tmp_path):
     "arrays",
     [
         {"format": np.array("csr")},
-        {"format": np.arange(3)},
         {"format": np.array(1)},
         {"format": np.array(1), "model": np.array("m"), "a/b": np.zeros(2)},
         {"format": np.array(1), "model": np.array("m"), "texts": np.array(["t"]), "0/0/keys": EYE},
-        {"format": np.array(1), "0/0/scaling": np.array(1.0), "0/0/keys": np.array("text")},
     ],
 )
 def test_recording_load_of_foreign_archives_is_one_line(arrays, tmp_path):
@@ -80,23 +78,14 @@ def test_recording_load_of_foreign_archives_is_one_line(arrays, tmp_path):
     ("changed", "reason"),
     [
         (lambda a: a.update({"1000000000000/0/queries": a["0/0/queries"]}), "has a member '1000"),
-        (lambda a: a.update({"-1/0/queries": a["0/0/queries"]}), "has a member '-1/0/queries'"),
-        (lambda a: a.update({"0/00/queries": a["0/0/queries"]}), "has a member '0/00/queries'"),
         (lambda a: a.update({"0/0/__class__": EYE}), "has a member '0/0/__class__'"),
-        (lambda a: a.update({"other": EYE}), "has a member 'other'"),
         (lambda a: _renamed(a, "0/1/", "0/2/"), "layer 2 of prompt 0 does not follow"),
-        (lambda a: _renamed(a, "0/0/", "2/0/"), "layer 1 of prompt 0 does not follow"),
-        (lambda a: _renamed(a, "1/0/", "999999/0/"), "layer 0 of prompt 999999 does not follow"),
         (lambda a: a.update(texts=np.array(["a"])), "2 prompts and 1 texts"),
         (lambda a: a.update({"0/0/keys": a["0/0/keys"][0]}), "must have shapes"),
-        (lambda a: a.update({"0/0/keys": a["0/0/keys"][:, :, :7]}), "must have shapes"),
         (lambda a: a.update({"0/0/values": a["0/0/values"][:, 1:]}), "must have shapes"),
-        (lambda a: a.update({"0/0/keys": a["0/0/keys"][:0]}), "must have shapes"),
         (lambda a: a.update({"0/0/output_matrix": EYE}), r"shape \(width, 12\)"),
         (lambda a: a.update({"0/0/positions": np.arange(5)}), "positions must be indices"),
-        (lambda a: a.update({"0/0/positions": np.arange(6) + 15}), "positions must be indices"),
         (lambda a: a.update({"0/0/positions": np.zeros(6)}), "positions must be indices"),
-        (lambda a: a.update({"0/0/scaling": np.array(np.nan)}), "must be finite"),
         (lambda a: a["0/0/queries"].fill(np.nan), "must be finite"),
     ],
 )

@@ -22,26 +22,6 @@ def test_rotate_is_a_product_of_complex_numbers(pairs):
     np.testing.assert_allclose(found[..., parts[1]], want.imag, atol=1e-12)
 
 
-def test_rotate_gives_the_queries_of_a_model_at_other_positions():
-    """In the first layer of a model that reads one token again and again."""
-    torch, transformers = map(pytest.importorskip, ("torch", "transformers"))
-    torch.manual_seed(0)
-    config = transformers.LlamaConfig(
-        vocab_size=9,
-        hidden_size=16,
-        intermediate_size=8,
-        num_hidden_layers=1,
-        num_attention_heads=2,
-        rope_parameters={"rope_type": "default", "rope_theta": 500.0},
-    )
-    model = transformers.LlamaModel(config)
-    layer = lp.models.record(model, [4] * 12, queries="all").layers[0]
-    first = np.broadcast_to(layer.queries[:, :1], layer.queries.shape)
-    found = lp.models.rotate(first, np.arange(12), base=500.0)
-    np.testing.assert_allclose(found, layer.queries, atol=1e-6)
-    assert not np.allclose(first, layer.queries, atol=1e-3)
-
-
 @pytest.mark.parametrize(
     ("change", "rule"),
     [

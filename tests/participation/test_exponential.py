@@ -9,6 +9,7 @@ import largeprompt as lp
 from largeprompt.participation.exponential import LARGEST, exponential_table, moment_functions
 from largeprompt.prompts.quadratic_form import Feature, gaussian_average
 
+from ..differences import assert_slopes
 from ..oracles.pair import two_token_participation
 
 
@@ -66,14 +67,9 @@ def test_exponential_table_derivatives_agree_with_differences():
         root = jnp.asarray(A) + t * jnp.asarray(D)
         return table.averages(root @ root.T, jnp.eye(3)[None])[1][1, 0]
 
-    h = 1e-4
     first, second = jax.jit(jax.grad(value)), jax.jit(jax.grad(jax.grad(value)))
-    assert float(first(0.1)) == pytest.approx(
-        float(value(0.1 + h) - value(0.1 - h)) / (2 * h), rel=1e-6
-    )
-    assert float(second(0.1)) == pytest.approx(
-        float(first(0.1 + h) - first(0.1 - h)) / (2 * h), rel=1e-6
-    )
+    assert_slopes(value, [0.1], [first(0.1)], step=1e-4)
+    assert_slopes(first, [0.1], [second(0.1)], step=1e-4)
 
 
 def test_exponential_table_is_nan_out_of_range_and_zero_at_infinity():

@@ -55,16 +55,6 @@ def test_score_moment_against_brute_force(factors):
         assert abs(value - mean) < 5 * error, (sigma, length, value, mean, error)
 
 
-def test_score_moment_with_shifted_centre():
-    # sum p (s-c)^2 = sum p s^2 - 2c sum p s + c^2
-    sigma, length, c = 1.3, 25.0, 0.8
-    expanded = score_moment(((2, 1),), sigma, length)
-    expanded = expanded - 2 * c * score_moment(((1, 1),), sigma, length)
-    np.testing.assert_allclose(
-        score_moment(((2, 1),), sigma, length, c), expanded + c**2, rtol=1e-12
-    )
-
-
 def test_score_moment_of_an_infinite_prompt():
     sigma, c = 1.2, 0.5
     mean = sigma**2 - c
@@ -83,9 +73,3 @@ def test_score_moment_derivative():
         return sigma**2 * (1 - participation(sigma, 20.0).p2)
 
     np.testing.assert_allclose(jax.grad(mean_score)(1.1), jax.grad(reduced)(1.1), rtol=1e-11)
-
-
-@pytest.mark.parametrize("factors", [(), ((1, 0),), ((-1, 1),)])
-def test_score_moment_rejects_bad_factors(factors):
-    with pytest.raises(ValueError, match="factors must be a non-empty tuple of integer pairs"):
-        score_moment(factors, 1.0, 10.0)

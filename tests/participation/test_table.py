@@ -80,15 +80,7 @@ def test_participation_table_raises_outside_its_range():
         jax.block_until_ready(eqx.filter_jit(lambda t, s: t(s).p2)(table, jnp.array(2.1)))
 
 
-def test_participation_table_rejects_bad_arguments():
-    for length, top, rule in (
-        (0.5, 1.0, "L must be >= 1"),
-        (10.0, -1.0, "sigma must be finite and >= 0"),
-        (10.0, math.inf, "sigma must be finite and >= 0"),
-        (10.0, 0.0, "must be single numbers, sigma_max > 0"),
-    ):
-        with pytest.raises(ValueError, match=rule):
-            ParticipationTable(length, top)
+def test_participation_table_needs_a_known_length():
     with pytest.raises(ValueError, match="known numbers"):
         jax.jit(lambda n: ParticipationTable(n, 1.0)(0.5).p2)(10.0)
 

@@ -8,6 +8,7 @@ import pytest
 import largeprompt as lp
 from largeprompt.prompts.error_table import error_table
 
+from ..differences import assert_slopes
 from ..oracles import prompts as oracle
 
 LENGTHS = (1, 2, 3, 5)
@@ -28,7 +29,7 @@ def _enumerated(head: lp.Head, mu: lp.Empirical, z: np.ndarray, L: int) -> dict:
     )
 
 
-@pytest.mark.parametrize("gap", [0.0, 1.0, 10.0, 20.0, 40.0, 80.0])
+@pytest.mark.parametrize("gap", [0.0, 1.0, 20.0, 80.0])
 def test_error_table_against_enumeration(gap):
     """Squared errors down to 1e-70: within the relative error that is claimed, which is small."""
     rng = np.random.default_rng(int(gap))
@@ -40,20 +41,6 @@ def test_error_table_against_enumeration(gap):
             want = np.array([values[name] for values in exact])
             assert np.all(np.abs(found.value - want) <= found.relative_error * want), name
             assert np.all(found.relative_error < 1e-11), name
-
-
-def test_gradient_error_of_two_atoms_twenty_apart():
-    """Where `square - 2 cross + product` gave -9.7e-17."""
-    head = lp.Head(U=[[20.0]], V=[[1.0]])
-    q = 1 / (1 + np.exp(20.0))  # weight of the lower atom, infinite prompt
-
-    def cov(low):  # of a prompt of three with this many lower atoms
-        p = low / (low + (3 - low) * np.exp(20.0))
-        return p * (1 - p)
-
-    want = sum(c * (cov(k) - q * (1 - q)) ** 2 for k, c in enumerate((1, 3, 3, 1))) / 8
-    found = lp.gradient_error(head, lp.Empirical([[0.0], [1.0]]), [1.0], 3.0).U
-    np.testing.assert_allclose(found, want, rtol=1e-12)
 
 
 @pytest.mark.parametrize("gap", [0.0, 20.0, 60.0])
@@ -115,7 +102,7 @@ def test_output_error_at_one_length_and_at_many():
 
 @pytest.mark.slow
 def test_output_error_of_atoms_under_jit_vmap_and_grad():
-    """Against central differences (step 1e-5, error about 1e-9) in query, head and tokens."""
+    """In query, head and tokens."""
     head, mu, z = _table_case()
 
     def quantity(z, V, points):
@@ -127,16 +114,7 @@ def test_output_error_of_atoms_under_jit_vmap_and_grad():
     at = (z[0], np.asarray(head.V), np.asarray(mu.points))
     value, slopes = jax.jit(jax.value_and_grad(quantity, argnums=(0, 1, 2)))(*at)
     np.testing.assert_allclose(value, quantity(*at), rtol=1e-11)
-    rng = np.random.default_rng(0)
-    for which, slope in enumerate(slopes):
-        direction = rng.normal(size=at[which].shape)
-        moved = [
-            [a + sign * 1e-5 * direction if i == which else a for i, a in enumerate(at)]
-            for sign in (1, -1)
-        ]
-        ends = [quantity(z, V, points) for z, V, points in moved]
-        difference = (ends[0] - ends[1]) / 2e-5
-        np.testing.assert_allclose(np.sum(slope * direction), difference, rtol=1e-6)
+    assert_slopes(quantity, at, slopes)
     mapped = jax.jit(jax.vmap(lambda z: lp.output_error(head, mu, z, 30.0)))(z)
     np.testing.assert_allclose(mapped, lp.output_error(head, mu, z, 30.0), rtol=1e-12)
 

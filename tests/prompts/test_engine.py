@@ -6,7 +6,7 @@ import pytest
 
 import largeprompt as lp
 from largeprompt.prompts.engine import moments, one_head
-from largeprompt.prompts.engine_pairs import Reader, Segment, prefix_change, two_heads
+from largeprompt.prompts.engine_pairs import Reader, Segment, two_heads
 from largeprompt.prompts.token_laws import TokenLaw
 
 G = np.array([[1.0, 0.3], [0.3, 0.6]])
@@ -70,41 +70,6 @@ def test_two_heads_do_not_see_how_equal_tokens_are_split_into_segments():
     parts = two_heads([Segment(4.0, MIXED), Segment(6.0, MIXED)], MIXED, readers)
     np.testing.assert_allclose(parts.value, whole.value, rtol=1e-11)
     assert np.all(whole.error < 1e-10 * abs(whole.value))
-
-
-@pytest.mark.slow
-def test_two_heads_on_a_prompt_and_its_first_tokens_against_simulation():
-    """200,000 prompts of atoms and Gaussians, head a on 3 of 7 tokens: 5 standard errors."""
-    rng, n = np.random.default_rng(4), 200_000
-    kind = rng.choice(3, size=(n, 7), p=[0.2, 0.1, 0.7])
-    normal = M + rng.normal(size=(n, 7, 2)) @ np.linalg.cholesky(G).T
-    tokens = np.where(kind[..., None] < 2, MIXED.points[np.minimum(kind, 1)], normal)
-    readers = Reader(np.array([1.1, 0.5]), V), Reader(np.array([-0.4, 0.9]), W)
-    outputs = []
-    for reader, count in zip(readers, (3, 7), strict=True):
-        p = np.exp(tokens[:, :count] @ reader.tilt)
-        mean = np.einsum("nl,nli->ni", p, tokens[:, :count]) / p.sum(1, keepdims=True)
-        outputs.append((mean - MIXED.tilted_mean(reader.tilt)) @ reader.V.T)
-    products = outputs[0][:, :, None] * outputs[1][:, None, :]
-    segments = [Segment(3.0, MIXED), Segment(4.0, MIXED, (False, True))]
-    found = two_heads(segments, MIXED, readers).value
-    deviation = products.std(0) / np.sqrt(n)
-    assert np.all(abs(found - products.mean(0)) < 5 * deviation)
-
-
-def test_prefix_change_by_one_token_of_many():
-    """One more token changes T by e^s V(x - x_inf)/(L E e^s): the average of the square is
-    e^{sigma^2} (tr VGV' + |VGu|^2)/L^2, up to a relative c/L.
-    """
-    u = np.array([1.1, 0.5])
-    reader, variance = Reader(u, V), u @ G @ u
-    limit = np.exp(variance) * (np.trace(V @ G @ V.T) + np.sum((V @ G @ u) ** 2))
-    lengths = np.array([1e5, 1e7, 1e14])
-    found = [prefix_change(_gaussian(), (reader, reader), first, 1.0) for first in lengths]
-    gaps = np.array([float(f.value) for f in found]) * lengths**2 / limit - 1
-    np.testing.assert_allclose(gaps[1] * lengths[1], gaps[0] * lengths[0], rtol=0.01)
-    assert abs(gaps[2]) < 1e-11
-    assert all(f.error < 1e-11 * f.value for f in found)
 
 
 def test_one_head_raises_for_scores_that_take_too_long():

@@ -10,7 +10,7 @@ from jax.extend.random import threefry_2x32
 from scipy import stats
 
 from largeprompt.prompts import normals
-from largeprompt.prompts.normals import counters, normal_pairs, sin_cos_pi, threefry, words
+from largeprompt.prompts.normals import counters, normal_pairs, threefry, words
 
 KEY = words(jax.random.key(3))
 
@@ -58,14 +58,6 @@ def test_normal_pairs_of_extreme_bits():
     for part in (normals._unit_of_23_bits(ends), normals._unit_of_52_bits(ends, ends)):
         assert np.all(np.asarray(part) > 0)
         assert np.all(np.asarray(part) < 1)
-
-
-@pytest.mark.parametrize(("dtype", "error"), [(jnp.float32, 3e-7), (jnp.float64, 1e-15)])
-def test_sin_cos_pi_against_numpy(dtype, error):
-    x = np.linspace(-0.5, 0.5, 1001)
-    sine, cosine = sin_cos_pi(jnp.asarray(x, dtype))
-    assert np.allclose(sine, np.sin(np.pi * x), rtol=0, atol=error)
-    assert np.allclose(cosine, np.cos(np.pi * x), rtol=0, atol=error)
 
 
 def test_threefry_is_that_of_jax():

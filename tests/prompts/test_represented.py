@@ -78,12 +78,6 @@ def test_expect_of_points_uses_the_known_limit(quantity, u):
         np.testing.assert_allclose(found.value[:4], exact[:4], rtol=0.05)
 
 
-def test_output_error_of_represented_tokens_at_five_deviations():
-    found = lp.expect(lp.OutputError(), UNIT, _Normal(), [5.0], 2.0, METHOD)
-    assert found.value == pytest.approx(20.5255, abs=0.1)  # by quadrature over both tokens
-    assert abs(found.value - 20.5255) < 5 * found.error < 2.5
-
-
 def test_output_error_of_represented_tokens_near_the_end_of_their_domain():
     """Two tokens y, y' ~ Exp(1) with weights at u = .98, T = 49: E (T_2 - T)^2 by quadrature."""
     u, limit = 0.98, 49.0

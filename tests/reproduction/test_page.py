@@ -106,13 +106,6 @@ def test_choose_axis_of_one_value_and_of_none():
         assert choose_axis(np.zeros(0), log).ticks == []
 
 
-def test_choose_axis_labels():
-    axis = choose_axis(np.array([1.0, 1e12]), True)
-    assert [label for _, label in axis.ticks] == ["1", "10²", "10⁴", "10⁶", "10⁸", "10¹⁰", "10¹²"]
-    axis = choose_axis(np.array([0.0, 1.0]), False)
-    assert [label for _, label in axis.ticks] == ["0", "0.2", "0.4", "0.6", "0.8", "1"]
-
-
 def test_describe_says_where_curves_start_and_end():
     x = np.array([1.0, 2.0, 3.0])
     rows = {"down": [3.0, 2.0, 1.0], "up": [1.0, 2.0, 4.0], "flat": [2.0, 2.0, 2.0]}
@@ -133,16 +126,12 @@ def test_describe_says_where_curves_start_and_end():
         ("e^(-sigma^2)", "<var>e</var><sup>−<var>σ</var><sup>2</sup></sup>"),
         ("tr(Sig^-2)^(1/4)", "tr(Σ<sup>−2</sup>)<sup>1/4</sup>"),
         ("Vm + VGV'", "<var>V</var><var>m</var> + <var>V</var>Γ<var>V</var>′"),
-        ("sum_k a_k", "∑<sub><var>k</var></sub> <var>a</var><sub><var>k</var></sub>"),
         ("sqrt(2/x) != U", "√(2/<var>x</var>) ≠ <var>U</var>"),
         ("at most 3.5e-07", "at most 3.5·10<sup>−7</sup>"),
-        ("between -5 and 5", "between −5 and 5"),
         ("L >= 1e1, L <= 1e3, 2e5", "<var>L</var> ≥ 10, <var>L</var> ≤ 1000, 2·10<sup>5</sup>"),
-        ("R_inf & theta", "<var>R</var><sub>∞</sub> &amp; <var>θ</var>"),
         ("(-A, -b)", "(−<var>A</var>, −<var>b</var>)"),
         # words stay words
         ("A sum of a few weights, e.g. the paper's", "A sum of a few weights, e.g. the paper's"),
-        ("where prompts read 'holds', LDA, SGD", "where prompts read 'holds', LDA, SGD"),
         ("Lemma D.1, quasi-random, sub-Gaussian", "Lemma D.1, quasi-random, sub-Gaussian"),
         ("<script>", "&lt;script&gt;"),
     ],
