@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 import largeprompt as lp
-from largeprompt.prompts import laplace_batches
 
 from ..oracles import mixtures as oracle
 
@@ -169,14 +168,6 @@ def test_gradient_error_of_a_mixture_under_jit():
     mu, _ = _law("singular")
     found = jax.jit(lambda z: lp.gradient_error(HEAD, mu, z, 30.0))(Z)
     np.testing.assert_allclose(found, lp.gradient_error(HEAD, mu, Z, 30.0), rtol=1e-11)
-
-
-def test_gradient_error_of_a_mixture_by_a_compiled_program(monkeypatch):
-    """What is done where there are very many queries or atoms."""
-    mu, _ = _law("singular")
-    want = lp.gradient_error(HEAD, mu, Z, [3.0, 1e6]).U
-    monkeypatch.setattr(laplace_batches, "_BY_NUMPY", {"atoms": 0, "mixtures": 0})
-    np.testing.assert_allclose(lp.gradient_error(HEAD, mu, Z, [3.0, 1e6]).U, want, rtol=1e-11)
 
 
 def test_expect_of_a_mixture_with_another_component_raises():

@@ -146,7 +146,7 @@ def _sums(
     step = tau[1] - tau[0]
     x_step = (reach_of_scores(sigma, ends[1]) + TAIL) / (TRACED - 1)
     relative = gamma_decay(2 * math.pi / step, 2)
-    relative = relative + (lattice_error(sigma, x_step)[0] if k else 0.0)
+    relative = relative + (lattice_error(sigma, x_step, 2) if k else 0.0)
     magnitude = jnp.concatenate([law.means, law.points])
     rounding = 2.0**-52 * (jnp.max(abs(magnitude) @ abs(tilt)) + jnp.max(sigma, initial=0.0) ** 2)
     first, size = jnp.where(is_near, near, far), jnp.where(is_near, near_size, far_size)

@@ -24,8 +24,7 @@ from . import engine_traced
 from .engine import Moments, moments, one_head, view
 from .engine_pairs import Reader, Segment, Shared, prefix_change, two_heads
 from .gaussian_tokens import Bounded
-from .jacobian_form import JACOBIAN
-from .laplace_batches import averages_of
+from .laplace_batches import jacobian_errors
 from .pairs import indexed_pairs, pairs
 from .token_laws import TokenLaw, fixed, token_law
 
@@ -233,13 +232,10 @@ def gradient_error_U(
 ) -> Bounded:
     """E |dT_L/dU - dT/dU|^2."""
     queries, tilts, which, lengths = indexed_pairs(head, mu, z, L)
-    law = needed_law(mu)
-    if is_traced(head, law, queries, tilts, lengths):
-        head, law, queries, tilts, lengths = to_jax((head, law, queries, tilts, lengths))
-    else:
-        head, law = to_numpy((head, law))
+    arrays = head.V, needed_law(mu), tilts, lengths, queries
+    V, law, tilts, lengths, queries = (to_jax if is_traced(arrays) else to_numpy)(arrays)
     with jax.default_matmul_precision("highest"):
-        found = averages_of(JACOBIAN, head, law, tilts, which, lengths)
+        found = jacobian_errors(V, law, tilts, which, lengths)
     square = (queries**2).sum(-1)[which]
     return Bounded(square * found.value, square * found.error)
 

@@ -132,7 +132,7 @@ class NoisyAtoms(NamedTuple):
     noise: Values  # (k, d, d) covariance of x given s, in each component
     lattice: int  # atoms of each component; they come last
     rounding: Values  # of the scores
-    step: Values  # relative errors of the sums over scores, for orders 2 and 4
+    step: Values  # relative error of the sums over scores
 
     @property
     def plain(self) -> int:
@@ -192,7 +192,7 @@ def noisy_atoms(law: TokenLaw, tilt: Values, longest: Values, lattice: int) -> N
     scores, points, weights = law.points @ tilt, law.points, law.point_weights
     present = weights > 0
     largest = xp.max(xp.where(present, xp.sum(points**2, axis=1), 0.0), initial=0.0)
-    rounding, step = xp.sqrt(largest * xp.sum(tilt**2)), np.zeros(2)
+    rounding, step = xp.sqrt(largest * xp.sum(tilt**2)), xp.zeros(())
     noise = law.covariances
     if k:
         pull = law.covariances @ tilt
@@ -216,7 +216,7 @@ def noisy_atoms(law: TokenLaw, tilt: Values, longest: Values, lattice: int) -> N
         weights = xp.concatenate([weights, normal.ravel()])
         far = xp.sqrt(xp.sum(law.means**2, axis=1) * xp.sum(tilt**2)) + (sigma * ends[0])[:, 0]
         rounding = xp.maximum(rounding, xp.max(far))
-        step = lattice_error(sigma, x[:, 1:2] - x[:, :1])
+        step = lattice_error(sigma, x[:, 1:2] - x[:, :1], 4)
     present = weights > math.exp(-_ABSENT) / longest**2
     top = fixed(xp.max(xp.where(present, scores, -xp.inf)))
     growth = xp.exp(xp.where(weights != 0, scores - top, 0.0))
@@ -282,8 +282,8 @@ def _degree_five(d: int, size: int) -> tuple[np.ndarray, np.ndarray]:
     return np.pad(math.sqrt(3) * nodes, ((0, missing), (0, 0))), np.pad(weights, (0, missing))
 
 
-def lattice_error(sigma: Values, step: Values) -> Values:
-    """Relative errors of sums over scores, for Laplace integrals of orders 2 and 4.
+def lattice_error(sigma: Values, step: Values, order: int) -> Values:
+    """Relative error of sums over scores, for a Laplace integral of order K.
 
     The step is relative to sigma. At the frequency f = 2 pi / (sigma step) the function z^K e^-z of
     ln z has |Gamma(K + i f)| left of its integral, and the normal density e^{-sigma^2 f^2/2}; their
@@ -294,7 +294,7 @@ def lattice_error(sigma: Values, step: Values) -> Values:
     f = 2 * math.pi / (sigma * step)
     of_normal = xp.minimum(math.pi / (2 * sigma**2), f)
     normal = xp.exp(-((sigma * of_normal) ** 2) / 2)
-    return xp.stack([xp.max(gamma_decay(f - of_normal, order) * normal) for order in (2, 4)])
+    return xp.max(gamma_decay(f - of_normal, order) * normal)
 
 
 def gamma_decay(w: Values, order: int) -> Values:
