@@ -83,20 +83,16 @@ def _around(
         if not len(here):
             continue
         own = [_of_one_head(law, r, distinct, trace=trace) for r in readers]
-        parts = [
-            np.sum([part[i] for part in own], axis=0) if i != 4 else np.array([p[4] for p in own])
-            for i in range(5)
-        ]
+        parts = [np.sum(part, axis=0) for part in zip(*own, strict=True)]
         for a, b in itertools.combinations(readers, 2):
             shared = [_shared(law, (a, b), length) for length in distinct]
             for i, part in ((2, [s.value for s in shared]), (3, [s.error for s in shared])):
                 both = np.stack(part)
                 both = both + np.swapaxes(both, 1, 2)
                 parts[i] = parts[i] + (both.trace(axis1=1, axis2=2) if trace else both)
-        shift[here], shift_error[here], second[here], second_error[here] = (
-            part[back] for part in parts[:4]
+        shift[here], shift_error[here], second[here], second_error[here], size[here] = (
+            part[back] for part in parts
         )
-        size[here] = parts[4].sum(axis=0)[back]
     if trace and len(each) > 1:
         second = np.maximum(second, 0.0)  # heads that cancel leave rounding of either sign
     _certify(shift_error, np.sqrt(size)[:, None], law, tilts)

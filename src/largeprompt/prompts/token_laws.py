@@ -8,11 +8,10 @@ given its score it is linear in it, plus noise that no softmax sees:
 Finite-prompt averages integrate analytic functions of the score against its normal density, so the
 trapezoidal rule over s converges geometrically: a component becomes a lattice of atoms that share
 the noise covariance R. A point mass is an atom without noise, and a component with sigma = 0 a
-lattice whose scores coincide.
+lattice whose scores coincide; what is averaged over it has derivatives NaN there.
 """
 
 import math
-from functools import lru_cache
 from typing import NamedTuple
 
 import equinox as eqx
@@ -22,8 +21,7 @@ import numpy as np
 
 from .._arrays import Values, library, to_numpy
 from .._float64 import is_traced
-from .._linalg import psd_sqrt, safe_sqrt, without_curvature, without_slope
-from .._typing import Array
+from .._linalg import safe_sqrt, without_slope
 from ..measures import AbstractMeasure, Empirical, Gaussian
 
 DROP = 37.0  # what has less than e^-37 of the weight is left out
@@ -208,9 +206,9 @@ def noisy_atoms(law: TokenLaw, tilt: Values, longest: Values, lattice: int) -> N
         tokens = law.means[:, None, :] + x[..., None] * along[:, None, :]
         of_tokens = centres[:, None] + sigma * x
         if xp is jnp:
-            of_tokens, tokens, normal, noise = _differentiable(
-                law, tilt, sigma, (of_tokens, tokens, normal, noise)
-            )
+            # a lattice along one direction says nothing about the others
+            spread = jnp.trace(law.covariances, axis1=1, axis2=2)[:, None] > 0
+            of_tokens = without_slope(of_tokens, jnp.any(spread & (sigma == 0)))
         scores = xp.concatenate([scores, of_tokens.ravel()])
         points = xp.concatenate([points, tokens.reshape(-1, d)])
         weights = xp.concatenate([weights, normal.ravel()])
@@ -234,52 +232,6 @@ def noisy_atoms(law: TokenLaw, tilt: Values, longest: Values, lattice: int) -> N
         fixed(_EPSILON * rounding),
         fixed(step),
     )
-
-
-def _differentiable(law: TokenLaw, tilt: Array, sigma: Array, lattice: tuple) -> tuple:
-    """(scores, tokens, weights, noise) of the components, right to first order in the tilt where
-    scores do not vary.
-
-    There a lattice along one direction says nothing about the others. But all its tokens have the
-    same score, so points that integrate polynomials of degree 5 in all coordinates take its place:
-    four for the quantities and one for their derivatives. Second derivatives there are NaN. Beyond
-    d = 15 the points would be too many, and first derivatives are NaN too.
-    """
-    size, d = lattice[0].shape[1], law.dim
-    spread = jnp.trace(law.covariances, axis1=1, axis2=2)[:, None] > 0
-    flat = spread & (sigma == 0)
-    if 2 * d**2 + 1 > size:
-        return (without_slope(lattice[0], jnp.any(flat)), *lattice[1:])
-    nodes, weights = _degree_five(d, size)
-    roots = jnp.stack([psd_sqrt(covariance) for covariance in law.covariances])
-    moved = jnp.einsum("kij,nj->kni", roots, nodes)
-    change = moved @ without_curvature(tilt, jnp.any(flat))
-    scores = (law.means @ tilt)[:, None] + (change - fixed(change))
-    tokens = law.means[:, None, :] + moved
-    values = (scores, tokens, law.weights[:, None] * weights, jnp.zeros_like(law.covariances))
-    return tuple(
-        jnp.where(flat.reshape(-1, *[1] * (old.ndim - 1)), new, old)
-        for new, old in zip(values, lattice, strict=True)
-    )
-
-
-@lru_cache(maxsize=16)
-def _degree_five(d: int, size: int) -> tuple[np.ndarray, np.ndarray]:
-    """Nodes and weights for the standard normal law in d dimensions, exact to degree 5, with nodes
-    of no weight up to a given number.
-    """
-    axes = np.eye(d)
-    pairs = [
-        a * axes[i] + b * axes[j]
-        for i in range(d)
-        for j in range(i)
-        for a in (1, -1)
-        for b in (1, -1)
-    ]
-    nodes = np.concatenate([np.zeros((1, d)), axes, -axes, np.reshape(pairs, (-1, d))])
-    weights = [1 + (d**2 - 7 * d) / 18] + [(4 - d) / 18] * (2 * d) + [1 / 36] * len(pairs)
-    missing = size - len(nodes)
-    return np.pad(math.sqrt(3) * nodes, ((0, missing), (0, 0))), np.pad(weights, (0, missing))
 
 
 def lattice_error(sigma: Values, step: Values, order: int) -> Values:
