@@ -22,13 +22,13 @@ REFERENCE = json.loads((Path(__file__).parent / "reference.json").read_text())
 
 def test_combine_gives_known_identities():
     # E sum p s = sigma^2 (1 - P_2)
-    assert combine({((1, 1),): 1}) == {1: {(): 1, (2,): -1}}
+    assert combine(({((1, 1),): 1}, 0)) == {1: {(): 1, (2,): -1}}
     # E (sum p s)^2 = sigma^4 (1 - P_2 - 6 P_3 + 6 P_22) + sigma^2 P_2
     squared = {1: {(2,): 1}, 2: {(): 1, (2,): -1, (3,): -6, (2, 2): 6}}
-    assert combine({((1, 1), (1, 1)): 1}) == squared
+    assert combine(({((1, 1), (1, 1)): 1}, 0)) == squared
     # E Var = sigma^2 (1 - P_2) - sigma^4 (2 P_2 - 8 P_3 + 6 P_22)
     variance = {1: {(): 1, (2,): -1}, 2: {(2,): -2, (3,): 8, (2, 2): -6}}
-    assert combine({((2, 1),): 1, ((1, 1), (1, 1)): -1}) == variance
+    assert combine(({((2, 1),): 1, ((1, 1), (1, 1)): -1}, 0)) == variance
 
 
 def test_stein_form_has_no_constant_term():

@@ -57,12 +57,13 @@ def _reduced(factors: Factors) -> tuple[tuple[int, Moment, int], ...]:
     return tuple((*key, c) for key, c in sorted(total.items()) if c)
 
 
-def combine(combination: Combination, divide_by: int = 0) -> Polynomial:
-    """The reduction of a linear combination over sigma^(2 divide_by); exact, zeros removed."""
+def combine(*parts: tuple[Combination, int]) -> Polynomial:
+    """The reduction of a sum of linear combinations, each divided by a power of sigma^2; exact."""
     total: Polynomial = defaultdict(lambda: defaultdict(int))
-    for factors, weight in combination.items():
-        for power, moment, coefficient in _reduced(_product(*factors)):
-            total[power - divide_by][moment] += weight * coefficient
+    for combination, divide_by in parts:
+        for factors, weight in combination.items():
+            for power, moment, coefficient in _reduced(_product(*factors)):
+                total[power - divide_by][moment] += weight * coefficient
     kept = {
         power: {moment: c for moment, c in sorted(terms.items()) if c}
         for power, terms in sorted(total.items())

@@ -17,8 +17,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array
 
+from .._arrays import fixed
 from .engine import DROP, LARGEST, LAST, RARE, TAIL, Sums, with_sizes
-from .token_laws import TRACED, TokenLaw, fixed, gamma_decay, lattice_error, reach_of_scores
+from .token_laws import TRACED, TokenLaw, gamma_decay, lattice_error, reach_of_scores
 
 ONE_LENGTH, MANY_LENGTHS = 384, 640  # nodes of ln t
 AT_ONCE = 2**20  # nodes times scores in memory

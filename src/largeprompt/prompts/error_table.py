@@ -17,7 +17,7 @@ from ..measures import AbstractMeasure
 from . import engine
 from .gaussian_tokens import Bounded
 from .jacobian_form import Sums
-from .laplace_batches import LONGEST, certified, known_integrals, known_sums, widest_scores
+from .laplace_batches import LONGEST, certified, known_integrals, known_sums
 from .mixture_tokens import needed_law
 from .pairs import indexed_pairs
 
@@ -64,7 +64,7 @@ class ErrorTable(eqx.Module):
         else:
             each = [known_integrals(sums, padded) for sums in self.jacobian]
             value, error = np.stack(each, axis=1)
-        value = self.factor[:, None] * certified(value, error, lambda: self.widest)
+        value = self.factor[:, None] * certified(value, error, self.widest)
         value, error = (np.where(finite, a, 0.0) for a in (value, error))
         return LengthErrors(*(a.reshape(*self.batch, len(L)) for a in (value, error)))
 
@@ -109,7 +109,7 @@ def error_table(
     else:
         factor = (queries**2).sum(-1) if of == "gradient_U" else np.ones(count)
     known = [to_numpy(needed_law(law)) for law in laws]
-    widest = max(widest_scores(law, tilts) for law in known)
+    widest = max(law.widest_scores(tilts) for law in known)
     V, ends = to_numpy(head.V), (1.0, longest)
     output: tuple[engine.Sums, ...] = ()
     jacobian: tuple[Sums, ...] = ()

@@ -8,9 +8,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from .._arrays import Values, library
+from .._arrays import Values, fixed, library
 from .laplace_integral import ORDER, Block, at_nodes, nodes_for
-from .token_laws import NoisyAtoms, TokenLaw, fixed, gamma_decay, noisy_atoms
+from .token_laws import NoisyAtoms, TokenLaw, gamma_decay, noisy_atoms
 
 _ROUNDING = 2e-14  # of the sums, relative to the same sums with all terms positive
 _SAFETY = 4.0  # the identity sees the errors in other proportions than the quantity does

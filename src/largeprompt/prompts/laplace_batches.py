@@ -5,7 +5,6 @@ lengths. Known numbers are computed by NumPy, traced ones by JAX.
 """
 
 import math
-from collections.abc import Callable
 from typing import Any
 
 import equinox as eqx
@@ -15,11 +14,11 @@ import numpy as np
 from jax.core import Tracer
 
 from .. import _checks
-from .._arrays import Values
+from .._arrays import Values, fixed
 from .._float64 import is_traced
 from .gaussian_tokens import Bounded
 from .jacobian_form import Sums, integral, sums_of_query
-from .token_laws import TRACED, TokenLaw, fixed, lattice_size
+from .token_laws import TRACED, TokenLaw, lattice_size
 
 LONGEST = 1e15
 _ONE_LENGTH, _MANY_LENGTHS = 384, 640  # nodes for one length, and for lengths from 1 to LONGEST
@@ -64,15 +63,15 @@ def _compiled(
     return jax.lax.map(one, (jnp.asarray(index), L), batch_size=size)
 
 
-def certified(value: Any, error: Values, widest: Callable[[], float]) -> Any:
+def certified(value: Any, error: Values, widest: float) -> Any:
     """The value; raises where its relative error is too large.
 
-    The message says how far the scores of the tokens are apart, `widest()`: outliers among them are
-    the usual reason.
+    The message says how far the scores of the tokens are apart, `widest` if that is known: outliers
+    among them are the usual reason.
     """
     received = "scores or lengths too wide for the nodes"
     if not isinstance(error, Tracer) and not np.all(np.asarray(error) <= _ACCURACY):
-        received = f"{np.max(error):.1e} for tokens whose scores differ by {widest():.3g}"
+        received = f"{np.max(error):.1e} for tokens whose scores differ by {widest:.3g}"
     return _checks.require(
         value,
         ~(error <= _ACCURACY),
@@ -81,14 +80,6 @@ def certified(value: Any, error: Values, widest: Callable[[], float]) -> Any:
         fix="remove tokens that are outliers, scale the head down, pass fewer decades of lengths "
         "at a time, or sample prompts with method=lp.MonteCarlo(key)",
     )
-
-
-def widest_scores(law: TokenLaw, tilts: Values) -> float:
-    """The largest difference of the scores of two atoms, at any tilt; nan if not known."""
-    if is_traced(law, tilts):
-        return math.nan
-    scores = np.asarray(law.points)[np.asarray(law.point_weights) > 0] @ np.asarray(tilts).T
-    return float(np.max(np.ptp(scores, axis=0), initial=0.0)) if len(scores) else 0.0
 
 
 def jacobian_errors(
@@ -112,7 +103,8 @@ def jacobian_errors(
             if len(here):
                 sums = known_sums(V, law, tilts[query], (float(ends[0]), float(ends[1])))
                 value[here], error[here] = known_integrals(sums, L[here])
-    value = certified(value, error, lambda: widest_scores(law, tilts))
+    widest = math.nan if traced else law.widest_scores(tilts)
+    value = certified(value, error, widest)
     value, error = (xp.where(finite, a.reshape(shape), 0.0) for a in (value, abs(value) * error))
     return Bounded(value, fixed(error))
 

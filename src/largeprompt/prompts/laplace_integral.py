@@ -30,8 +30,8 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from .._arrays import Values, library
-from .token_laws import DROP, NoisyAtoms, fixed
+from .._arrays import Values, fixed, library
+from .token_laws import DROP, NoisyAtoms
 
 _MOST_NODES = 1280  # where NumPy needs more, rare prompts are left out
 _STEP = 0.22  # of the nodes in tau, or less; more only where even _RARE does not help

@@ -15,18 +15,18 @@ import jax.numpy as jnp
 import numpy as np
 
 from .. import _checks
-from .._arrays import Values, to_jax, to_numpy
+from .._arrays import Values, fixed, to_jax, to_numpy
 from .._float64 import is_traced
 from .._typing import ArrayInput
 from ..attention import AbstractHead
 from ..measures import AbstractMeasure
 from . import engine_traced
-from .engine import Moments, moments, one_head, view
+from .engine import moments, one_head, view
 from .engine_pairs import Reader, Segment, Shared, prefix_change, two_heads
 from .gaussian_tokens import Bounded
-from .laplace_batches import jacobian_errors
+from .laplace_batches import certified, jacobian_errors
 from .pairs import indexed_pairs, pairs
-from .token_laws import TokenLaw, fixed, token_law
+from .token_laws import TokenLaw, token_law
 
 ACCURACY = 1e-9  # largest error, relative to the size of T_L - T
 _EPSILON = 2.0**-52
@@ -107,20 +107,14 @@ def _around(
     return _Around(shaped(limit), shift, second)
 
 
-class _OfOneHead(NamedTuple):
-    shift: np.ndarray
-    shift_error: np.ndarray
-    second: np.ndarray
-    second_error: np.ndarray
-    size: np.ndarray  # E |T_L - T|^2
-
-
-def _of_one_head(law: TokenLaw, reader: Reader, L: np.ndarray, *, trace: bool) -> _OfOneHead:
+def _of_one_head(
+    law: TokenLaw, reader: Reader, L: np.ndarray, *, trace: bool
+) -> tuple[np.ndarray, ...]:
+    """The fields of `Moments`, and E |T_L - T|^2."""
     with np.errstate(all="ignore"):
         sums = one_head(law, *reader, (float(L.min()), float(L.max())), trace=trace)
-        found: Moments = moments(sums, L)
-    size = found.second if trace else found.second.trace(axis1=1, axis2=2)
-    return _OfOneHead(*found, size)
+        found = moments(sums, L)
+    return *found, found.second if trace else found.second.trace(axis1=1, axis2=2)
 
 
 def _shared(law: TokenLaw, readers: tuple[Reader, Reader], L: float) -> Shared:
@@ -132,7 +126,7 @@ def _certify(error: np.ndarray, size: np.ndarray, law: TokenLaw, tilts: list[Val
     """Raise where an error is too large beside the size of T_L - T, or is not a number."""
     bad = ~(error <= ACCURACY * np.broadcast_to(size, error.shape)) & ~(error < 1e-290)
     if np.any(bad):
-        apart = max(_widest(law, np.asarray(tilt)) for tilt in tilts)
+        apart = max(law.widest_scores(np.asarray(tilt)) for tilt in tilts)
         relative = np.max(error / np.maximum(size, 1e-300))
         raise _checks.error(
             f"the relative error of the Laplace integral must be at most {ACCURACY:.0e}",
@@ -140,13 +134,6 @@ def _certify(error: np.ndarray, size: np.ndarray, law: TokenLaw, tilts: list[Val
             "remove tokens that are outliers, scale the heads down, or sample prompts with "
             "method=lp.MonteCarlo(key)",
         )
-
-
-def _widest(law: TokenLaw, tilts: np.ndarray) -> float:
-    """The largest difference of the scores of atoms, or of the ends of a Gaussian, at any tilt."""
-    scores = np.concatenate([law.points[law.point_weights > 0], law.means]) @ tilts.T
-    variance = np.einsum("qi,kij,qj->kq", tilts, law.covariances, tilts)
-    return float(np.max(np.ptp(scores, axis=0)) + 16 * np.sqrt(np.max(variance, initial=0.0)))
 
 
 def _traced(
@@ -161,15 +148,7 @@ def _traced(
             law, tilts, V, which.ravel(), L.ravel(), trace=trace
         )
         limit = (jax.vmap(law.tilted_mean)(tilts) @ V.T)[which]
-    rule = f"the relative error of the Laplace integral must be at most {ACCURACY:.0e}"
-    fix = "remove tokens that are outliers, or scale the head down"
-    second = _checks.require(
-        second,
-        ~jnp.all(relative <= ACCURACY),
-        rule=rule,
-        received="scores or lengths too wide for the nodes",
-        fix=fix,
-    )
+    second = certified(second, jnp.max(relative), math.nan)
 
     def shaped(part: Values, inner: int) -> Values:
         part = part.reshape((*L.shape, *part.shape[1:]))

@@ -15,11 +15,10 @@ import math
 from typing import NamedTuple
 
 import equinox as eqx
-import jax
 import jax.numpy as jnp
 import numpy as np
 
-from .._arrays import Values, library, to_numpy
+from .._arrays import Values, fixed, library, to_numpy
 from .._float64 import is_traced
 from .._linalg import safe_sqrt, without_slope
 from ..measures import AbstractMeasure, Empirical, Gaussian
@@ -55,6 +54,14 @@ class TokenLaw(eqx.Module):
         exponent = xp.where(weights > 0, xp.concatenate(exponents), -xp.inf)
         gate = weights * xp.exp(exponent - xp.max(exponent))
         return gate @ values / xp.sum(gate)
+
+    def widest_scores(self, tilts: np.ndarray) -> float:
+        """The largest difference of the scores of atoms, or of the ends of a Gaussian, at any
+        tilt; for known numbers.
+        """
+        scores = np.concatenate([self.points[self.point_weights > 0], self.means]) @ tilts.T
+        variance = np.einsum("qi,kij,qj->kq", tilts, self.covariances, tilts)
+        return float(np.max(np.ptp(scores, axis=0)) + 16 * np.sqrt(np.max(variance, initial=0.0)))
 
 
 def token_law(mu: AbstractMeasure) -> TokenLaw | None:
@@ -256,8 +263,3 @@ def gamma_decay(w: Values, order: int) -> Values:
     factors = [xp.log1p((w / j) ** 2) for j in range(1, order)]
     log_sinh = math.pi * w + xp.log(-xp.expm1(-2 * math.pi * w) / 2)
     return 2 * xp.exp((xp.log(math.pi * w) - log_sinh + sum(factors)) / 2)
-
-
-def fixed(value: Values) -> Values:
-    """The value without its derivative."""
-    return jax.lax.stop_gradient(value) if library(value) is jnp else value
