@@ -23,6 +23,11 @@ def library(*trees: Any) -> Any:
     return jnp if any(isinstance(leaf, jax.Array) for leaf in leaves) else np
 
 
+def fixed(value: Values) -> Values:
+    """The value without its derivative."""
+    return jax.lax.stop_gradient(value) if library(value) is jnp else value
+
+
 def to_numpy(tree: Any) -> Any:
     """The arrays of a tree, known numbers, as NumPy arrays in float64."""
 

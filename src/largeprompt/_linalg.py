@@ -78,19 +78,6 @@ def _without_slope_jvp(primals: tuple, tangents: tuple) -> tuple:
     return primals[0], jnp.where(primals[1], jnp.nan, 1.0) * tangents[0]
 
 
-@jax.custom_jvp
-def without_curvature(value: Array, where: Array) -> Array:
-    """The value, with second derivative NaN where no right one is at hand."""
-    return value
-
-
-@without_curvature.defjvp
-def _without_curvature_jvp(primals: tuple, tangents: tuple) -> tuple:
-    value, where = primals
-    zero = without_slope(value - jax.lax.stop_gradient(value), where)
-    return value, (1.0 + zero) * tangents[0]
-
-
 def covariance_root(cov: np.ndarray) -> np.ndarray:
     """A matrix B with B B' = cov, for singular covariances too (NumPy)."""
     values, axes = np.linalg.eigh(cov)

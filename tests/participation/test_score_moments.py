@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 from largeprompt.participation.score_moments import score_moment
-from largeprompt.participation.stein import stein_moment
 from largeprompt.participation.weight_moments import participation
 
 from ..oracles.simulation import product_of_sums, simulate
+from .reductions import stein_moment
 
 REFERENCE = json.loads((Path(__file__).parent / "reference.json").read_text())
 CASES = [((1, 1),), ((2, 1),), ((2, 2), (1, 1)), ((1, 2), (1, 1), (0, 1))]

@@ -10,27 +10,47 @@ import jax
 import numpy as np
 import pytest
 
-from largeprompt.participation.gradient_moments import gradient_moments
-from largeprompt.participation.stein import combine, stein_moment, stein_reduction
+from largeprompt.participation.gradient_moments import gradient_moments, stein_form
+from largeprompt.participation.stein import combine
 from largeprompt.participation.weight_moments import participation
 
 from ..differences import assert_slopes
+from ..oracles.simulation import product_of_sums, simulate
+from .reductions import stein_moment
 
 REFERENCE = json.loads((Path(__file__).parent / "reference.json").read_text())
 
 
-def test_stein_reduction_of_known_identities():
+def test_combine_gives_known_identities():
     # E sum p s = sigma^2 (1 - P_2)
-    assert stein_reduction(((1, 1),)) == {1: {(): 1, (2,): -1}}
+    assert combine(({((1, 1),): 1}, 0)) == {1: {(): 1, (2,): -1}}
     # E (sum p s)^2 = sigma^4 (1 - P_2 - 6 P_3 + 6 P_22) + sigma^2 P_2
     squared = {1: {(2,): 1}, 2: {(): 1, (2,): -1, (3,): -6, (2, 2): 6}}
-    assert stein_reduction(((1, 1), (1, 1))) == squared
+    assert combine(({((1, 1), (1, 1)): 1}, 0)) == squared
     # E Var = sigma^2 (1 - P_2) - sigma^4 (2 P_2 - 8 P_3 + 6 P_22)
     variance = {1: {(): 1, (2,): -1}, 2: {(2,): -2, (3,): 8, (2, 2): -6}}
-    assert combine({((2, 1),): 1, ((1, 1), (1, 1)): -1}) == variance
+    assert combine(({((2, 1),): 1, ((1, 1), (1, 1)): -1}, 0)) == variance
 
 
-def test_stein_moment_at_infinity_and_without_scores():
+def test_stein_form_has_no_constant_term():
+    for name in ("variance_error", "dispersion", "coupling"):
+        moments = [m for terms in stein_form(name).values() for m in terms]
+        assert moments
+        assert () not in moments
+    assert stein_form("coupling")[0] == {(2, 2): -1}  # its P_2 has cancelled too
+
+
+@pytest.mark.parametrize("factors", [((1, 1),) * 4, ((3, 2), (1, 1)), ((1, 3), (1, 2))], ids=str)
+def test_combine_against_brute_force(factors):
+    # 3 moments x 3 settings at 5 standard errors: false-alarm rate below 9 x 6e-7 = 5e-6
+    settings = [(0.5, 4), (1.5, 30), (3.0, 10)]
+    found = np.asarray(stein_moment(factors, *np.array(settings).T))
+    for value, (sigma, length) in zip(found, settings, strict=True):
+        mean, error = simulate(product_of_sums(factors), sigma, length, 100_000, seed=17)
+        assert abs(value - mean) < 5 * error, (sigma, length, value, mean, error)
+
+
+def test_combine_at_infinity_and_without_scores():
     np.testing.assert_allclose(stein_moment(((1, 1),), 1.5, math.inf), 1.5**2, rtol=1e-15)
     mean = 1.5**2 * (1 - participation(1.5, 9.0).p2)
     np.testing.assert_allclose(stein_moment(((1, 1),), 1.5, 9.0), mean, rtol=1e-13)

@@ -5,7 +5,6 @@ import numpy as np
 import pytest
 
 import largeprompt as lp
-from largeprompt.prompts import laplace_batches
 
 from ..differences import assert_slopes
 from ..oracles import mixtures as oracle
@@ -156,9 +155,8 @@ def test_output_error_of_a_mixture_in_many_dimensions_has_a_slope_at_the_origin(
     np.testing.assert_allclose(slope[0], (ends[0] - ends[1]) / (2 * step), rtol=1e-6)
 
 
-def test_gradient_error_of_a_mixture_by_a_compiled_program(monkeypatch):
-    """What is done where there are very many queries or atoms."""
+@pytest.mark.slow
+def test_gradient_error_of_a_mixture_under_jit():
     mu, _ = _law("singular")
-    want = lp.gradient_error(HEAD, mu, Z, [3.0, 1e6]).U
-    monkeypatch.setattr(laplace_batches, "_BY_NUMPY", {"atoms": 0, "mixtures": 0})
-    np.testing.assert_allclose(lp.gradient_error(HEAD, mu, Z, [3.0, 1e6]).U, want, rtol=1e-11)
+    found = jax.jit(lambda z: lp.gradient_error(HEAD, mu, z, 30.0))(Z)
+    np.testing.assert_allclose(found, lp.gradient_error(HEAD, mu, Z, 30.0), rtol=1e-11)

@@ -89,6 +89,7 @@ def _attention_matching(problem: Problem, atoms: int) -> Draft:
     by least squares on the outputs (Attention Matching, arXiv 2602.16284).
     """
     from scipy.optimize import lsq_linear, nnls
+    from scipy.special import softmax
 
     p = problem.attention.weights()
     index = top_tokens(problem, p.mean(axis=0), atoms)
@@ -103,8 +104,7 @@ def _attention_matching(problem: Problem, atoms: int) -> Draft:
     logs = problem.log_masses[index] + np.log(factors)
     # from scores, not from `part`: these weights may all vanish
     scores = problem.queries @ problem.keys[index].T + logs
-    terms = np.exp(scores - scores.max(axis=1, keepdims=True))
-    terms /= terms.sum(axis=1, keepdims=True)
+    terms = softmax(scores, axis=1)
     # least squares around the values as they are, so that few queries do not move them far
     wanted = problem.attention.outputs - terms @ problem.values[index]
     gram = terms.T @ terms

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import xarray as xr
+from scipy.special import softmax
 
 from .. import _checks
 from .._progress import progress_bar
@@ -226,7 +227,7 @@ class SeenHead(NamedTuple):
 
     @classmethod
     def of(cls, keys: np.ndarray, values: np.ndarray, queries: np.ndarray) -> "SeenHead":
-        weights = softmax(queries @ keys.T)
+        weights = softmax(queries @ keys.T, axis=-1)
         return cls(keys, values, queries, weights, weights @ values)
 
     def prefix(self, length: int) -> "SeenHead":
@@ -266,12 +267,6 @@ class SeenHead(NamedTuple):
 
     def effective_tokens(self) -> float:
         return float(np.median(1 / np.sum(self.weights**2, axis=1)))
-
-
-def softmax(scores: np.ndarray) -> np.ndarray:
-    """Softmax along the last axis."""
-    terms = np.exp(scores - scores.max(axis=-1, keepdims=True))
-    return terms / terms.sum(axis=-1, keepdims=True)
 
 
 def _one_head(

@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
+from scipy.special import softmax
 
 from .. import _checks
 from .._extras import require
@@ -202,9 +203,7 @@ class InContextLearner(eqx.Module):
 
     def predict_proba(self, X: ArrayInput) -> Float[np.ndarray, "n classes"]:
         """Probabilities of the classes for every row: the softmax of the logits."""
-        logits = self.logits(X).astype(np.float64)
-        weights = np.exp(logits - logits.max(axis=1, keepdims=True))
-        return weights / weights.sum(axis=1, keepdims=True)
+        return softmax(self.logits(X).astype(np.float64), axis=1)
 
     def with_contexts(self, contexts: tuple[AbstractContext, ...]) -> "InContextLearner":
         """The learner whose heads see other contexts."""

@@ -58,12 +58,6 @@ def _chunked(kernel: Kernel) -> Kernel:
 
 
 @lru_cache(maxsize=512)
-def with_slope(kernel: Kernel, argnum: int) -> Kernel:
-    """(value, derivative in one argument), each a tuple like the kernel's."""
-    return with_slopes(kernel, (argnum,))
-
-
-@lru_cache(maxsize=512)
 def with_slopes(kernel: Kernel, argnums: tuple[int, ...]) -> Kernel:
     """(value, derivatives in each of these arguments), each a tuple like the kernel's.
 

@@ -16,7 +16,6 @@ they are not.  The direct form, with scores centred where the weight sits, is sh
 result is not small (frozen phase).  sigma = 0 is the Stein form at 0: no limit to take.
 """
 
-from collections import defaultdict
 from functools import lru_cache
 
 import equinox as eqx
@@ -84,15 +83,12 @@ _QUANTITIES: dict[str, tuple[tuple[Combination, int], ...]] = {
 @lru_cache(maxsize=8)
 def stein_form(name: str) -> Polynomial:
     """{power of sigma^2: {ks: integer}} of one of the quantities; exact."""
-    total: Polynomial = defaultdict(lambda: defaultdict(int))
-    for combination, divide_by in _QUANTITIES[name]:
-        for power, terms in combine(combination, divide_by).items():
-            for moment, c in terms.items():
-                total[power][moment] += c
-    return {power: {m: c for m, c in terms.items() if c} for power, terms in total.items()}
+    return combine(*_QUANTITIES[name])
 
 
-_DISTINCT = {(2,): 1, (3,): -2, (2, 2): 1}  # E sum_{i != j} p_i^2 p_j^2 (..) at given weights
+_P22 = {(_TWO, _TWO): 1}
+# E sum_{i != j} p_i^2 p_j^2 (..) at given weights
+_DISTINCT = {(_TWO,): 1, ((0, 3),): -2, (_TWO, _TWO): 1}
 
 
 @lru_cache(maxsize=1)
@@ -112,17 +108,15 @@ def quotients() -> dict[str, Polynomial]:
         "quadratic": ({"variance_error": 1, "dispersion": -4, "coupling": 2}, 1, 2, 2),
     }
     found = {}
-    for name, (parts, of_p22, of_distinct, power) in rows.items():
-        total: Polynomial = defaultdict(lambda: defaultdict(int))
-        for part, weight in parts.items():
-            for p, terms in stein_form(part).items():
-                for moment, c in terms.items():
-                    total[p - power][moment] += weight * c
-        total[-power][2, 2] += of_p22
-        for moment, c in _DISTINCT.items():
-            total[-power][moment] += of_distinct * c
-        kept = {p: {m: c for m, c in terms.items() if c} for p, terms in total.items()}
-        found[name] = {p: terms for p, terms in kept.items() if terms}
+    for name, (weights, of_p22, of_distinct, power) in rows.items():
+        parts = [(weight, *part) for each, weight in weights.items() for part in _QUANTITIES[each]]
+        parts += [(of_p22, _P22, 0), (of_distinct, _DISTINCT, 0)]
+        found[name] = combine(
+            *(
+                ({f: weight * c for f, c in terms.items()}, by + power)
+                for weight, terms, by in parts
+            )
+        )
         assert min(found[name]) >= 0
     return found
 

@@ -68,6 +68,19 @@ class PairMoments(eqx.Module):
     c11_squared: Float[Array, "..."]  # E C_11^2
     error: Float[Array, "..."]
 
+    def functions(self) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+        """The functions c, alpha, beta, delta and both of `pair_table`, and the same with all terms
+        positive.
+        """
+        terms = (
+            (self.c11, 0.0),
+            (2 * self.a2c11, 2 * self.c21),
+            (2 * self.b2c11, 2 * self.c12),
+            (self.c11 + self.c11_squared, self.c21 + self.c12),
+            (self.a2b2, 0.0),
+        )
+        return tuple(more - less for more, less in terms), tuple(map(sum, terms))
+
 
 def reach_of(sigma: Values, L: Values) -> Values:
     """Largest |score|/sigma that matters: a normal tail around the largest tilt k sigma, or around

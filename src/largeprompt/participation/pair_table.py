@@ -189,13 +189,8 @@ def table_error(L: float, largest: float, parallel: bool) -> TableError:
     sigma_a, sigma_b, rho = sigma_a.ravel(), sigma_b.ravel(), rho.ravel()
     found = pair_table(L, largest, parallel).values(sigma_a, sigma_b, rho)
     m = to_numpy(pair_moments(sigma_a, sigma_b, rho, L))
-    terms = np.array(
-        [
-            [m.c11, 2 * m.a2c11, 2 * m.b2c11, m.c11 + m.c11_squared, m.a2b2],
-            [0 * m.c11, 2 * m.c21, 2 * m.c12, m.c21 + m.c12, 0 * m.c11],
-        ]
-    )
-    gap = _MARGIN * np.abs(found - (terms[0] - terms[1])) + m.error * terms.sum(axis=0)
+    value, size = np.array(m.functions())
+    gap = _MARGIN * np.abs(found - value) + m.error * size
     gap[1] = gap[2] = np.maximum(gap[1], gap[2])  # alpha and beta change places with the heads
     worst = np.max(gap.reshape(FUNCTIONS, *second.shape), axis=1)
     ends = np.append(middle[levels[:-1]], largest)

@@ -16,15 +16,8 @@ from collections import defaultdict
 from collections.abc import Collection, Mapping
 from functools import lru_cache
 
-from jaxtyping import Float
-
-from .._arrays import Values, library
-from .._typing import Array, ArrayInput
-from ._domain import apply
-from ._elementwise import Kernel
-from ._laplace import Probes, contract, laplace_rule
-from .score_moments import Factors, checked_factors
-from .weight_moments import finite_length
+from ._laplace import Probes
+from .score_moments import Factors
 
 Moment = tuple[int, ...]  # (k_1 >= k_2 >= ...), every k >= 2, for E prod_a sum_i p_i^{k_a}; () is 1
 Polynomial = dict[int, dict[Moment, int]]  # power of sigma^2 -> moment -> coefficient
@@ -64,20 +57,13 @@ def _reduced(factors: Factors) -> tuple[tuple[int, Moment, int], ...]:
     return tuple((*key, c) for key, c in sorted(total.items()) if c)
 
 
-def stein_reduction(factors: Factors) -> Polynomial:
-    """Stein reduction of E prod_a sum_i s_i^{j_a} p_i^{k_a}.
-
-    Returns {power: {ks: c}}: the moment is the sum of c sigma^(2 power) E prod_k sum_i p_i^k.
-    """
-    return combine({_product(*checked_factors(factors)): 1})
-
-
-def combine(combination: Combination, divide_by: int = 0) -> Polynomial:
-    """The reduction of a linear combination over sigma^(2 divide_by); exact, zeros removed."""
+def combine(*parts: tuple[Combination, int]) -> Polynomial:
+    """The reduction of a sum of linear combinations, each divided by a power of sigma^2; exact."""
     total: Polynomial = defaultdict(lambda: defaultdict(int))
-    for factors, weight in combination.items():
-        for power, moment, coefficient in _reduced(_product(*factors)):
-            total[power - divide_by][moment] += weight * coefficient
+    for combination, divide_by in parts:
+        for factors, weight in combination.items():
+            for power, moment, coefficient in _reduced(_product(*factors)):
+                total[power - divide_by][moment] += weight * coefficient
     kept = {
         power: {moment: c for moment, c in sorted(terms.items()) if c}
         for power, terms in sorted(total.items())
@@ -89,36 +75,3 @@ def moment_probes(moments: Collection[Moment]) -> Probes:
     """Products whose windows contain those of all the given participation moments."""
     orders = {sum(moment) for moment in moments}
     return tuple({product for k in (min(orders), max(orders)) for product in ((k,), (1,) * k)})
-
-
-@lru_cache(maxsize=256)
-def _kernel(terms: tuple[tuple[int, Moment, int], ...]) -> Kernel:
-    """The kernel of sum coefficient sigma^(2 power) moment; one set of nodes serves them all."""
-    moments = {moment for _, moment, _ in terms if moment}
-
-    def kernel(variance: Values, L: Values) -> tuple[Values]:
-        xp = library(variance, L)
-        finite, L = finite_length(L)
-        values: dict[Moment, Values] = {(): xp.ones_like(variance)}
-        if moments:
-            rule = laplace_rule(variance, L, moment_probes(moments))
-            for moment in moments:
-                value = contract(rule, L, tuple((0, k) for k in moment))
-                values[moment] = xp.where(finite, value, 0.0)
-        start = xp.zeros_like(variance)
-        return (sum((c * values[m] * variance**power for power, m, c in terms), start),)
-
-    return kernel
-
-
-def evaluate_polynomial(
-    polynomial: Polynomial, sigma: ArrayInput, L: ArrayInput
-) -> Float[Array, "..."]:
-    """A reduced moment at (sigma, L); broadcasts, float64, differentiable, L = inf allowed."""
-    terms = tuple((power, m, c) for power, part in polynomial.items() for m, c in part.items())
-    return apply("evaluate_polynomial", _kernel(terms), sigma, L)[0]
-
-
-def stein_moment(factors: Factors, sigma: ArrayInput, L: ArrayInput) -> Float[Array, "..."]:
-    """E prod_a sum_i s_i^{j_a} p_i^{k_a} through its Stein reduction."""
-    return evaluate_polynomial(stein_reduction(factors), sigma, L)

@@ -30,7 +30,7 @@ from typing import NamedTuple
 import numpy as np
 
 from .. import _checks
-from .._arrays import Values
+from .._arrays import Values, library
 from .token_laws import TokenLaw
 
 DROP = 37.0  # what has less than e^-37 of the weight is left out
@@ -175,15 +175,15 @@ def at_nodes(tau: np.ndarray, scores: np.ndarray, most: int) -> At:
 class Sums(NamedTuple):
     """Averages over one token for one head, at the nodes of ln t."""
 
-    step: float
-    log_phi: np.ndarray  # (nodes,)
-    mass: np.ndarray  # (nodes,) B_1
-    square: np.ndarray  # (nodes,) B_2
-    first: np.ndarray  # (nodes, m) t F, and the same with all terms positive
-    first_size: np.ndarray
-    second: np.ndarray  # (nodes, m, m) t^2 Q, or traces (nodes,), and with all terms positive
-    second_size: np.ndarray
-    rounding: float  # of the scores
+    step: Values
+    log_phi: Values  # (nodes,)
+    mass: Values  # (nodes,) B_1
+    square: Values  # (nodes,) B_2
+    first: Values  # (nodes, m) t F, and the same with all terms positive
+    first_size: Values
+    second: Values  # (nodes, m, m) t^2 Q, or traces (nodes,), and with all terms positive
+    second_size: Values
+    relative: Values  # relative error: of rounded scores, and of the nodes where it matters
     largest: float  # |V(x - x_inf)|^2 of a token that prompts may have
 
 
@@ -265,7 +265,7 @@ def one_head(
         first_size,
         second,
         second_size,
-        rounding,
+        4 * rounding,
         largest,
     )
 
@@ -281,9 +281,24 @@ class Moments(NamedTuple):
 
 def moments(sums: Sums, L: np.ndarray) -> Moments:
     """The moments of one head at finite lengths."""
-    column = L[:, None]
-    once = sums.step * np.exp(np.log(column) + (column - 1) * sums.log_phi)
-    twice = sums.step * column * (column - 1) * np.exp((column - 2) * sums.log_phi)
+    shift, size, second, positive, relative = with_sizes(sums, L)
+    left_out = 3 * math.exp(-RARE) * sums.largest
+    entries = (slice(None), *(None,) * (second.ndim - 1))
+    return Moments(
+        shift,
+        relative[:, None] * size + math.sqrt(left_out),
+        second,
+        relative[entries] * positive + left_out,
+    )
+
+
+def with_sizes(sums: Sums, L: Values) -> tuple[Values, Values, Values, Values, Values]:
+    """E[T_L - T] and its second moment at finite lengths, each followed by the same with all terms
+    positive, and the relative error.
+    """
+    xp, column = library(sums, L), L[:, None]
+    once = sums.step * xp.exp(xp.log(column) + (column - 1) * sums.log_phi)
+    twice = sums.step * column * (column - 1) * xp.exp((column - 2) * sums.log_phi)
     unit = twice @ sums.mass**2 + once @ sums.square
     first, size = sums.first, sums.first_size
     if sums.second.ndim == 1:
@@ -291,15 +306,8 @@ def moments(sums: Sums, L: np.ndarray) -> Moments:
     else:
         square = first[:, :, None] * first[:, None, :]
         square_size = abs(first)[:, :, None] * size[:, None, :]
-        square_size = square_size + np.swapaxes(square_size, 1, 2)
-    value = np.tensordot(twice, square, 1) + np.tensordot(once, sums.second, 1)
-    positive = np.tensordot(twice, square_size, 1) + np.tensordot(once, sums.second_size, 1)
-    relative = ROUNDING + SAFETY * abs(unit - 1) + 4 * sums.rounding
-    left_out = 3 * math.exp(-RARE) * sums.largest
-    entries = (slice(None), *(None,) * (value.ndim - 1))
-    return Moments(
-        once @ first,
-        relative[:, None] * (once @ size) + math.sqrt(left_out),
-        value,
-        relative[entries] * positive + left_out,
-    )
+        square_size = square_size + xp.swapaxes(square_size, 1, 2)
+    value = xp.tensordot(twice, square, 1) + xp.tensordot(once, sums.second, 1)
+    positive = xp.tensordot(twice, square_size, 1) + xp.tensordot(once, sums.second_size, 1)
+    relative = ROUNDING + SAFETY * abs(unit - 1) + sums.relative
+    return once @ first, once @ size, value, positive, relative

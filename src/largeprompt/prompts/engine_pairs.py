@@ -19,12 +19,13 @@ a unless b hardly varies given a. So all averages at all pairs of t and w are pr
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 from .. import _checks
+from .._arrays import Values
 from .engine import (
     AT_ONCE,
     DENSITY_STEP,
@@ -197,6 +198,14 @@ def _averages(case: _Case, segment: Segment) -> _Averages:
     return _Averages(log_phi(tail, phi), (mass_a, mass_b), first)
 
 
+def _derivatives(B: Callable[[int, int], Values]) -> np.ndarray:
+    """Derivatives of e f e^{-e-f} in the scores: none, s, r by none, s, r, of shape (3, 3, ...)."""
+    whole, s, r = B(1, 1), B(1, 1) - B(2, 1), B(1, 1) - B(1, 2)
+    ss, sr = B(1, 1) - 3 * B(2, 1) + B(3, 1), s - B(1, 2) + B(2, 2)
+    rr = B(1, 1) - 3 * B(1, 2) + B(1, 3)
+    return np.array([[whole, s, r], [s, ss, sr], [r, sr, rr]])
+
+
 class _Total(NamedTuple):
     """A sum, the same with all terms positive, and the same of the weights (sum p)(sum q)."""
 
@@ -223,11 +232,8 @@ def _of_one_token(case: _Case, segment: Segment, once: np.ndarray) -> _Total:
         def B(j: int, l: int, p: _Piece = p, seen: list[np.ndarray] = seen) -> float:
             return float(p.weights @ (seen[j - 1] * p.powers[l]).sum(axis=1))
 
-        # derivatives of e f e^{-e-f} in the scores s and r
-        whole, s, r = B(1, 1), B(1, 1) - B(2, 1), B(1, 1) - B(1, 2)
-        ss, sr = B(1, 1) - 3 * B(2, 1) + B(3, 1), s - B(1, 2) + B(2, 2)
-        rr = B(1, 1) - 3 * B(1, 2) + B(1, 3)
-        middle = np.array([[whole, s, r], [s, ss, sr], [r, sr, rr]])
+        middle = _derivatives(B)
+        whole = float(middle[0, 0])
         i, pulls = p.component, [a.pull[p.component], b.pull[p.component]]
         left, right = np.stack([a.means[i], *pulls]) @ Va.T, np.stack([b.means[i], *pulls]) @ Vb.T
         noise = whole * Va @ segment.law.covariances[i] @ Vb.T
@@ -341,13 +347,9 @@ def prefix_change(
         i = p.component
         W, (pa, pb) = Va.T @ Vb, (a.pull[i], b.pull[i])
         B = {(j, l): e[j] @ f[l] for j, l in ((1, 1), (2, 1), (3, 1), (1, 2), (2, 2), (1, 3))}
-        s, r = B[1, 1] - B[2, 1], B[1, 1] - B[1, 2]
-        ss, sr = B[1, 1] - 3 * B[2, 1] + B[3, 1], s - B[1, 2] + B[2, 2]
-        rr = B[1, 1] - 3 * B[1, 2] + B[1, 3]
-        Q += (a.means[i] @ W @ b.means[i] + np.trace(W @ law.covariances[i])) * B[1, 1]
-        Q += (a.means[i] @ W @ pa + pa @ W @ b.means[i]) * s + (pa @ W @ pa) * ss
-        Q += (a.means[i] @ W @ pb + pb @ W @ b.means[i]) * r + (pb @ W @ pb) * rr
-        Q += (pa @ W @ pb + pb @ W @ pa) * sr
+        forms = np.stack([a.means[i], pa, pb]) @ W @ np.stack([b.means[i], pa, pb]).T
+        forms[0, 0] += np.trace(W @ law.covariances[i])
+        Q += np.tensordot(forms, _derivatives(lambda j, l, B=B: B[j, l]), 2)
         start, pull, pull_a = Vb @ (b.means[i] + pb), Vb @ pb, Vb @ pa
         of_b += np.multiply.outer(start, p.a.gone @ f[1]) - np.multiply.outer(pull_a, B[1, 1])
         of_b -= np.multiply.outer(pull, p.a.gone @ f[2])

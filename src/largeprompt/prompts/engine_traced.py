@@ -10,15 +10,16 @@ so that derivatives of every order exist, also where scores do not vary.
 
 import math
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array
 
-from .engine import DROP, LARGEST, LAST, RARE, ROUNDING, SAFETY, TAIL
-from .token_laws import TRACED, TokenLaw, fixed, gamma_decay, lattice_error, reach_of_scores
+from .._arrays import fixed
+from .engine import DROP, LARGEST, LAST, RARE, TAIL, Sums, with_sizes
+from .token_laws import TRACED, TokenLaw, gamma_decay, lattice_error, reach_of_scores
 
 ONE_LENGTH, MANY_LENGTHS = 384, 640  # nodes of ln t
 AT_ONCE = 2**20  # nodes times scores in memory
@@ -60,20 +61,6 @@ def _at_nodes(most: int, tau: Array, scores: Array, columns: Array) -> Array:
     padded = jnp.pad(tau, (0, -len(tau) % size), mode="edge").reshape(-1, size)
     found = jax.lax.map(block, padded)
     return jnp.moveaxis(found.reshape(-1, *found.shape[2:])[: len(tau)], 0, 1)
-
-
-class Sums(NamedTuple):
-    """As in `engine`, with what bounds the error."""
-
-    step: Array
-    log_phi: Array
-    mass: Array
-    square: Array
-    first: Array
-    first_size: Array
-    second: Array
-    second_size: Array
-    relative: Array
 
 
 def _sums(
@@ -146,12 +133,12 @@ def _sums(
     step = tau[1] - tau[0]
     x_step = (reach_of_scores(sigma, ends[1]) + TAIL) / (TRACED - 1)
     relative = gamma_decay(2 * math.pi / step, 2)
-    relative = relative + (lattice_error(sigma, x_step)[0] if k else 0.0)
+    relative = relative + (lattice_error(sigma, x_step, 2) if k else 0.0)
     magnitude = jnp.concatenate([law.means, law.points])
     rounding = 2.0**-52 * (jnp.max(abs(magnitude) @ abs(tilt)) + jnp.max(sigma, initial=0.0) ** 2)
     first, size = jnp.where(is_near, near, far), jnp.where(is_near, near_size, far_size)
     sums = (first, size, second, second_size, relative + 4 * rounding)
-    return Sums(step, log_phi, mass, square, *sums)
+    return Sums(step, log_phi, mass, square, *sums, largest=0.0)
 
 
 def _nodes(
@@ -198,29 +185,14 @@ def _nodes(
 def moments(
     law: TokenLaw, tilts: Array, V: Array, which: Array, L: Array, *, trace: bool
 ) -> tuple[Array, Array, Array, Array, Array]:
-    """E[T_L - T], its second moment or traces, their sizes, and the relative error.
-
-    At the query of index which[i] and the finite length L[i].
-    """
+    """`with_sizes` at the query of index which[i] and the finite length L[i]."""
     ends = fixed(jnp.min(L)), fixed(jnp.max(L))
     nodes = ONE_LENGTH if len(L) == 1 else MANY_LENGTHS
     every = jax.lax.map(lambda tilt: _sums(law, tilt, V, ends, nodes, trace), tilts)
 
-    def at(pair: tuple[Array, Array]) -> tuple[Array, Array, Array, Array, Array]:
-        sums, length = Sums(*(leaf[pair[0]] for leaf in every)), pair[1]
-        once = sums.step * jnp.exp(jnp.log(length) + (length - 1) * sums.log_phi)
-        twice = sums.step * length * (length - 1) * jnp.exp((length - 2) * sums.log_phi)
-        first, size = sums.first, sums.first_size
-        if trace:
-            square, square_size = (first**2).sum(1), (abs(first) * size).sum(1)
-        else:
-            square = first[:, :, None] * first[:, None, :]
-            square_size = abs(first)[:, :, None] * size[:, None, :]
-            square_size = square_size + square_size.swapaxes(1, 2)
-        value = jnp.tensordot(twice, square, 1) + jnp.tensordot(once, sums.second, 1)
-        positive = jnp.tensordot(twice, square_size, 1) + jnp.tensordot(once, sums.second_size, 1)
-        unit = twice @ sums.mass**2 + once @ sums.square
-        relative = ROUNDING + SAFETY * abs(unit - 1) + sums.relative
-        return once @ first, once @ size, value, positive, fixed(relative)
+    def at(pair: tuple[Array, Array]) -> tuple[Array, ...]:
+        sums = jax.tree.map(lambda leaf: leaf[pair[0]], every)
+        *found, relative = (part[0] for part in with_sizes(sums, pair[1][None]))
+        return *found, fixed(relative)
 
     return jax.lax.map(at, (which, L))

@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
 import equinox as eqx
-import jax
 import numpy as np
 from jaxtyping import Float
 
@@ -17,9 +16,8 @@ from ..attention import AbstractHead
 from ..measures import AbstractMeasure
 from . import engine
 from .gaussian_tokens import Bounded
-from .jacobian_form import JACOBIAN
-from .laplace_batches import BATCH, LONGEST, all_sums, certified, integrals, widest_scores
-from .laplace_integral import Sums
+from .jacobian_form import Sums
+from .laplace_batches import LONGEST, certified, known_integrals, known_sums
 from .mixture_tokens import needed_law
 from .pairs import indexed_pairs
 
@@ -37,7 +35,7 @@ class ErrorTable(eqx.Module):
     """Squared errors of a discrete law at all lengths, from sums made once: see `error_table`."""
 
     output: tuple[engine.Sums, ...]  # of each query; or, of dT/dU,
-    jacobian: tuple[Sums, ...] | Sums
+    jacobian: tuple[Sums, ...]
     factor: Float[np.ndarray, " queries"]
     batch: tuple[int, ...] = eqx.field(static=True)
     longest: float = eqx.field(static=True)
@@ -56,21 +54,16 @@ class ErrorTable(eqx.Module):
                 f"{np.max(L[finite]):g}",
                 "pass a larger `longest` to error_table",
             )
-        padded, queries = np.where(finite, L, 1.0), len(self.factor)
+        padded = np.where(finite, L, 1.0)
         if self.output:
             with np.errstate(all="ignore"):
                 each = [engine.moments(sums, padded) for sums in self.output]
             value, error = np.stack([(e.second, e.second_error) for e in each], axis=1)
             error = np.where(value > 0, error / np.where(value > 0, value, 1.0), 0.0)
         else:
-            if isinstance(self.jacobian, Sums):
-                # a multiple of a fixed number of lengths: fewer or more of them compile nothing
-                padded = np.pad(padded, (0, -len(L) % BATCH), mode="edge")
-            index, each = np.repeat(np.arange(queries), len(padded)), np.tile(padded, queries)
-            with jax.enable_x64(True):
-                found = integrals(JACOBIAN, self.jacobian, index, each)
-            value, error = (np.asarray(a).reshape(queries, -1)[:, : len(L)] for a in found)
-        value = self.factor[:, None] * certified(value, error, lambda: self.widest)
+            each = [known_integrals(sums, padded) for sums in self.jacobian]
+            value, error = np.stack(each, axis=1)
+        value = self.factor[:, None] * certified(value, error, self.widest)
         value, error = (np.where(finite, a, 0.0) for a in (value, error))
         return LengthErrors(*(a.reshape(*self.batch, len(L)) for a in (value, error)))
 
@@ -115,18 +108,14 @@ def error_table(
     else:
         factor = (queries**2).sum(-1) if of == "gradient_U" else np.ones(count)
     known = [to_numpy(needed_law(law)) for law in laws]
-    widest = max(widest_scores(law, tilts) for law in known)
-    head, ends = to_numpy(head), (1.0, longest)
+    widest = max(law.widest_scores(tilts) for law in known)
+    V, ends = to_numpy(head.V), (1.0, longest)
     output: tuple[engine.Sums, ...] = ()
-    jacobian: tuple[Sums, ...] | Sums = ()
+    jacobian: tuple[Sums, ...] = ()
+    pairs = list(zip(known * count if len(known) == 1 else known, tilts, strict=True))
     if of == "gradient_U":
-        limits = np.float64(1.0), np.float64(longest)
-        jacobian = all_sums(JACOBIAN, head, known, tilts, limits, one_length=False)
+        jacobian = tuple(known_sums(V, law, tilt, ends) for law, tilt in pairs)
     else:
-        each = known * count if len(known) == 1 else known
         with np.errstate(all="ignore"):
-            output = tuple(
-                engine.one_head(law, tilt, head.V, ends, trace=True)
-                for law, tilt in zip(each, tilts, strict=True)
-            )
+            output = tuple(engine.one_head(law, tilt, V, ends, trace=True) for law, tilt in pairs)
     return ErrorTable(output, jacobian, factor, batch, longest, widest)

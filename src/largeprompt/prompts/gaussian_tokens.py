@@ -13,12 +13,13 @@ Each function returns the value and a bound on its numerical error.
 """
 
 from collections.abc import Callable
+from functools import wraps
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 
-from .._arrays import Values, library, to_jax, to_numpy
+from .._arrays import Values, fixed, library, to_jax, to_numpy
 from .._float64 import is_traced
 from .._typing import ArrayInput
 from ..attention import AbstractHead
@@ -57,73 +58,6 @@ def scores_of(mu: Gaussian, tilts: Values) -> Scores:
     return Scores(variance + fixed(library(tilts).maximum(-variance, 0.0)), pull)
 
 
-def fixed(value: Values) -> Values:
-    """The value without its derivative."""
-    return jax.lax.stop_gradient(value) if library(value) is not np else value
-
-
-def mean(head: AbstractHead, mu: Gaussian, z: ArrayInput, L: ArrayInput) -> Bounded:
-    """E T_L = V m + (1 - P_2) V G u."""
-    return _from_moments(_mean, participation_at, head, mu, z, L)
-
-
-def mean_shift(head: AbstractHead, mu: Gaussian, z: ArrayInput, L: ArrayInput) -> Bounded:
-    """E T_L - T = -P_2 V G u."""
-    return _from_moments(_mean_shift, participation_at, head, mu, z, L)
-
-
-def second_moment(head: AbstractHead, mu: Gaussian, z: ArrayInput, L: ArrayInput) -> Bounded:
-    """E T_L T_L' = aa' + (1 - P_2)(ab' + ba') + (1 - P_2 - 6P_3 + 6P_22) bb' + P_2 V G V',
-    with a = V m and b = V G u.
-    """
-    return _from_moments(_second_moment, participation_at, head, mu, z, L)
-
-
-def output_error(head: AbstractHead, mu: Gaussian, z: ArrayInput, L: ArrayInput) -> Bounded:
-    """E |T_L - T|^2 = tr(V G V') P_2 + |V G u|^2 (P_2 - 6 P_3 + 6 P_22)."""
-    return _from_moments(_output_error, participation_at, head, mu, z, L)
-
-
-def gradient_error_U(head: AbstractHead, mu: Gaussian, z: ArrayInput, L: ArrayInput) -> Bounded:
-    """E |dT_L/dU - dT/dU|^2, with g = G u / sigma, R = G - g g', W = V'V, all moments reduced by
-    Stein's lemma.
-
-    Where sigma is small the formula is multiplied out, so that no direction g is left.
-    """
-    return _from_moments(_gradient_error_U, gradient_moments_at, head, mu, z, L)
-
-
-def gradient_error_V(head: AbstractHead, mu: Gaussian, z: ArrayInput, L: ArrayInput) -> Bounded:
-    """E |dT_L/dV - dT/dV|^2: m times the squared error of the mean token."""
-    copies = head.out_dim
-
-    def function(*args: Any) -> Bounded:
-        value, error = _output_error(*args)
-        return Bounded(copies * value, copies * error)
-
-    return _from_moments(function, participation_at, head.reading_tokens(), mu, z, L)
-
-
-def _from_moments(
-    function: Callable,
-    moments: Callable,
-    head: AbstractHead,
-    mu: Gaussian,
-    z: ArrayInput,
-    L: ArrayInput,
-) -> Bounded:
-    """`function` of the moments of the scores."""
-
-    def of_arrays(
-        head: AbstractHead, mu: Gaussian, queries: Values, tilts: Values, L: Values
-    ) -> Bounded:
-        scores = scores_of(mu, tilts)
-        found = like(tilts, moments(scores.variance, L))
-        return function(head, mu, scores, found, queries)
-
-    return by_library(of_arrays, head, mu, *pairs(head, mu, z, L))
-
-
 def by_library(function: Callable, head: AbstractHead, mu: Gaussian, *arrays: Values) -> Any:
     """`function(head, mu, *arrays)`, by NumPy if all numbers are known and by JAX otherwise."""
     if is_traced(head, mu, *arrays):
@@ -137,7 +71,29 @@ def like(array: Values, tree: Any) -> Any:
     return to_numpy(tree) if library(array) is np else tree
 
 
-def _mean(head: AbstractHead, mu: Gaussian, scores: Scores, p: Participation, z: Values) -> Bounded:
+def _of_moments(moments: Callable) -> Callable[[Callable[..., Bounded]], Callable[..., Bounded]]:
+    """Make a function of (head, mu, z, L) from one of (head, mu, scores, moments of them, z)."""
+
+    def decorated(function: Callable[..., Bounded]) -> Callable[..., Bounded]:
+        def of_arrays(
+            head: AbstractHead, mu: Gaussian, queries: Values, tilts: Values, L: Values
+        ) -> Bounded:
+            scores = scores_of(mu, tilts)
+            found = like(tilts, moments(scores.variance, L))
+            return function(head, mu, scores, found, queries)
+
+        @wraps(function)
+        def at(head: AbstractHead, mu: Gaussian, z: ArrayInput, L: ArrayInput) -> Bounded:
+            return by_library(of_arrays, head, mu, *pairs(head, mu, z, L))
+
+        return at
+
+    return decorated
+
+
+@_of_moments(participation_at)
+def mean(head: AbstractHead, mu: Gaussian, scores: Scores, p: Participation, _: Values) -> Bounded:
+    """E T_L = V m + (1 - P_2) V G u."""
     along = scores.pull @ head.V.T
     centre = head.V @ mu.centre
     value = centre + (1 - p.p2)[..., None] * along
@@ -145,16 +101,13 @@ def _mean(head: AbstractHead, mu: Gaussian, scores: Scores, p: Participation, z:
     return Bounded(value, rounding + (p.error * p.p2)[..., None] * abs(along))
 
 
-def _mean_shift(
-    head: AbstractHead, mu: Gaussian, scores: Scores, p: Participation, z: Values
+@_of_moments(participation_at)
+def second_moment(
+    head: AbstractHead, mu: Gaussian, scores: Scores, p: Participation, _: Values
 ) -> Bounded:
-    along = p.p2[..., None] * (scores.pull @ head.V.T)
-    return Bounded(-along, (_EPSILON + p.error)[..., None] * abs(along))
-
-
-def _second_moment(
-    head: AbstractHead, mu: Gaussian, scores: Scores, p: Participation, z: Values
-) -> Bounded:
+    """E T_L T_L' = aa' + (1 - P_2)(ab' + ba') + (1 - P_2 - 6P_3 + 6P_22) bb' + P_2 V G V',
+    with a = V m and b = V G u.
+    """
     a, b = head.V @ mu.centre, scores.pull @ head.V.T
     constant = a[:, None] * a
     cross = a[:, None] * b[..., None, :]
@@ -176,9 +129,11 @@ def _second_moment(
     return Bounded(value, (_EPSILON + weight(p.error) * shares) * sizes)
 
 
-def _output_error(
-    head: AbstractHead, mu: Gaussian, scores: Scores, p: Participation, z: Values
+@_of_moments(participation_at)
+def output_error(
+    head: AbstractHead, mu: Gaussian, scores: Scores, p: Participation, _: Values
 ) -> Bounded:
+    """E |T_L - T|^2 = tr(V G V') P_2 + |V G u|^2 (P_2 - 6 P_3 + 6 P_22)."""
     square = ((scores.pull @ head.V.T) ** 2).sum(-1)
     trace = (head.V @ mu.covariance @ head.V.T).trace()
     value = trace * p.p2 + square * (p.p2 - 6 * p.p3 + 6 * p.p22)
@@ -186,9 +141,21 @@ def _output_error(
     return Bounded(value, (_EPSILON + p.error) * terms)
 
 
-def _gradient_error_U(
+def gradient_error_V(head: AbstractHead, mu: Gaussian, z: ArrayInput, L: ArrayInput) -> Bounded:
+    """E |dT_L/dV - dT/dV|^2: m times the squared error of the mean token."""
+    found = output_error(head.reading_tokens(), mu, z, L)
+    return Bounded(head.out_dim * found.value, head.out_dim * found.error)
+
+
+@_of_moments(gradient_moments_at)
+def gradient_error_U(
     head: AbstractHead, mu: Gaussian, scores: Scores, moments: GradientMoments, z: Values
 ) -> Bounded:
+    """E |dT_L/dU - dT/dU|^2, with g = G u / sigma, R = G - g g', W = V'V, all moments reduced by
+    Stein's lemma.
+
+    Where sigma is small the formula is multiplied out, so that no direction g is left.
+    """
     xp, narrow = library(scores), scores.variance < _NARROW**2
     g = scores.pull / xp.sqrt(xp.where(narrow, 1.0, scores.variance))[..., None]
     R = mu.covariance - g[..., :, None] * g[..., None, :]

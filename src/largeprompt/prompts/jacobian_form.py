@@ -1,14 +1,99 @@
 """Squared error of dT/dU as a Laplace integral of order 4."""
 
+import math
 from collections.abc import Callable
+from typing import NamedTuple
 
-from .._arrays import Values, library
-from ..attention import AbstractHead
-from .laplace_integral import Block, Columns, Form
-from .token_laws import NoisyAtoms, fixed
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from .._arrays import Values, fixed, library
+from .laplace_integral import ORDER, Block, at_nodes, nodes_for
+from .token_laws import NoisyAtoms, TokenLaw, gamma_decay, noisy_atoms
+
+_ROUNDING = 2e-14  # of the sums, relative to the same sums with all terms positive
+_SAFETY = 4.0  # the identity sees the errors in other proportions than the quantity does
+
+Columns = tuple[Values, ...]  # with the nodes on the first axis
 
 
-def _jacobian_sums(head: AbstractHead, law: NoisyAtoms) -> Callable[[Block], Columns]:
+class Sums(NamedTuple):
+    """What the integrals at all lengths need of one query, at every node."""
+
+    step: Values
+    log_phi: Values  # (nodes,)
+    log_mean: Values  # (nodes,) ln E_t[t e^s]
+    columns: Columns
+    largest: Values  # |M| / S^4 is at most this, for every prompt
+    rounding: Values  # of the scores
+    lattice: Values  # relative error of the sums over scores
+    log_phi_beyond: Values  # phi_0^L there bounds the prompts that go beyond the last node
+
+
+def sums_of_query(
+    V: Values,
+    law: TokenLaw,
+    tilt: Values,
+    ends: tuple[Values, Values],
+    nodes: int | None,
+    lattice: int,
+) -> Sums:
+    """The sums of one query, on nodes for lengths from ends[0] to ends[1]; None: as many nodes as
+    needed.
+    """
+    xp = library(law, tilt)
+    seen = noisy_atoms(law, tilt, ends[1], lattice)
+    columns_of = _columns(V, seen)
+    tau, beyond = nodes_for(seen, ends, nodes)
+
+    def sums(tau: Values) -> tuple[Values, Values, Columns]:
+        block, log_phi, log_mean = at_nodes(seen, tau)
+        return log_phi, log_mean, columns_of(block)
+
+    # blocks that stay near the cache of a CPU, or fill an accelerator
+    room = 2**18 if xp is np else 2**20 if jax.default_backend() == "cpu" else 2**26
+    size = max(1, min(len(tau), room // (len(seen.weights) * 2 * V.size)))
+    if xp is np:
+        parts = [sums(tau[i : i + size]) for i in range(0, len(tau), size)]
+        found = jax.tree.map(lambda *leaves: np.concatenate(leaves), *parts)
+    else:
+        blocks = jnp.pad(tau, (0, -len(tau) % size), mode="edge").reshape(-1, size)
+        # reverse mode computes the exponentials again rather than keep them
+        found = jax.lax.map(jax.checkpoint(sums), blocks)
+        found = jax.tree.map(lambda a: a.reshape(-1, *a.shape[2:])[: len(tau)], found)
+    largest = fixed(_largest(V, seen))
+    return Sums(tau[1] - tau[0], *found, largest, seen.rounding, seen.step, beyond)
+
+
+def integral(sums: Sums, L: Values) -> tuple[Values, Values]:
+    """The squared error at finite lengths, and its relative errors."""
+    xp, inverse = library(sums, L), 1 / L[:, None]
+    log_weights = ORDER * (sums.log_mean - xp.log(inverse)) + L[:, None] * sums.log_phi
+    weights = sums.step / math.factorial(ORDER - 1) * xp.exp(log_weights)
+    moments = sums.columns[-1].T
+    value, size = (
+        (weights * part).sum(1) for part in _at_length(sums.columns, moments[0], inverse)
+    )
+    unit = (weights * _power_of_total(moments, inverse)).sum(1)
+    error = _SAFETY * abs(unit - 1) + gamma_decay(2 * math.pi / sums.step, ORDER) + sums.lattice
+    error = error + 2 * ORDER * sums.rounding  # each p_i changes by the factor e^{2 rounding}
+    lost = 3 * sums.largest * xp.exp(L * sums.log_phi_beyond) + _ROUNDING * size
+    zero = sums.largest == 0  # one atom
+    error = error + xp.where(zero, 0.0, lost / xp.where(zero, 1.0, abs(value)))
+    return value, fixed(error)
+
+
+def _power_of_total(moments: Values, inverse: Values) -> Values:
+    """E_t (sum_i u_i)^4 / L^4 from the moments E_t u^2, E_t u^3, E_t u^4: its integral is 3!."""
+    u2, u3, u4 = moments
+    b, c = 1 - inverse, (1 - inverse) * (1 - 2 * inverse)
+    two = 4 * u3 + 3 * u2**2
+    four = c * (1 - 3 * inverse)
+    return inverse**3 * u4 + inverse**2 * b * two + 6 * inverse * c * u2 + four
+
+
+def _columns(V: Values, law: NoisyAtoms) -> Callable[[Block], Columns]:
     """The parts of E_t |V M|^2, M = S^2 (Cov_p - C_inf).
 
     M = (1/2) sum_ij u_i u_j ((x_i - x_j)(x_i - x_j)' - 2 C_inf) is a U-statistic of the L tokens, a
@@ -29,7 +114,7 @@ def _jacobian_sums(head: AbstractHead, law: NoisyAtoms) -> Callable[[Block], Col
         E y y' = h h' + R,    E |Vy|^2 y = (|Vh|^2 + tr WR) h + 2 R W h,
         E |y|^2 |Vy|^2 = (|h|^2 + tr R) (|Vh|^2 + tr WR) + 4 h'R W h + 2 tr WRR.
     """
-    V, limit = head.V, law.weights * law.growth
+    limit = law.weights * law.growth
     xp = library(V, limit)
     W, R = V.T @ V, law.noise
     share = limit / limit.sum()
@@ -61,7 +146,7 @@ def _jacobian_sums(head: AbstractHead, law: NoisyAtoms) -> Callable[[Block], Col
         weights = law.weights * block.decay / block.total[:, None]
         q, change = (limit * a / block.mean[:, None] for a in (block.decay, block.change))
         uq, uuq = q * u, q * u**2  # weights of E_t[u^2 .] and E_t[u^3 .]
-        u2, u3 = uq.sum(-1), uuq.sum(-1)
+        u2, u3, u4 = uq.sum(-1), uuq.sum(-1), (uuq * u).sum(-1)
         variance = (weights * (u - 1) ** 2).sum(-1)
         squares = u**2 - u2[:, None]
         skew = (weights * (u - 1) * squares).sum(-1)
@@ -140,13 +225,14 @@ def _jacobian_sums(head: AbstractHead, law: NoisyAtoms) -> Callable[[Block], Col
         rest = (uq * yy * Vy_).sum(-1) + B_ * f + 2 * n * (uqy + B_)
         pair_ = pair_ + 4 * (uqVy + VB_) * rest
         terms = xp.stack([DD, d * n, of_square, one_, cross_, pair_], axis=1)
-        return values, fixed(terms), NN + 0 * u2
+        return values, fixed(terms), NN + 0 * u2, xp.stack([u2, u3, u4], axis=1)
 
     return columns
 
 
-def _jacobian_at_length(columns: Columns, u2: Values, inverse: Values) -> tuple[Values, Values]:
-    values, terms, NN = columns
+def _at_length(columns: Columns, u2: Values, inverse: Values) -> tuple[Values, Values]:
+    """E_t |V M|^2 / (L E_t e^s)^4, and the same with all terms positive, (lengths, nodes)."""
+    values, terms, NN, _ = columns
     rest = 1 - inverse
 
     def total(parts: Values, sign: int) -> Values:
@@ -167,7 +253,7 @@ def _from_heaviest(points: Values, weights: Values) -> Values:
     return points - points[heaviest][:, None, :]
 
 
-def _largest_jacobian(head: AbstractHead, law: NoisyAtoms) -> Values:
+def _largest(V: Values, law: NoisyAtoms) -> Values:
     """|V Cov_p - V Cov_inf| is at most 3 max |V b| max |b|, b = x - x_inf."""
 
     def largest(V: Values) -> Values:
@@ -175,14 +261,4 @@ def _largest_jacobian(head: AbstractHead, law: NoisyAtoms) -> Values:
         noise = law.of_noise((V.T @ V * law.noise).sum((-2, -1))) if law.lattice else 0.0
         return (((law.centred @ V.T) ** 2).sum(1) + noise).max()
 
-    return 9 * largest(head.V) * largest(library(head.V).eye(head.dim))
-
-
-JACOBIAN = Form(
-    4,
-    _jacobian_sums,
-    _jacobian_at_length,
-    _largest_jacobian,
-    lambda head: 2 * head.out_dim * head.dim,
-    lambda head: (),
-)
+    return 9 * largest(V) * largest(library(V).eye(V.shape[1]))

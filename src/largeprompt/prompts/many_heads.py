@@ -19,12 +19,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from .._arrays import Values, library
+from .._arrays import Values, fixed, library
 from .._typing import ArrayInput
 from ..attention import AbstractHead, Head
 from ..measures import Gaussian
 from ..participation import MANY, correlation, pair_moments_at, participation_at, tabulated
-from .gaussian_tokens import Bounded, Scores, by_library, fixed, like, scores_of
+from .gaussian_tokens import Bounded, Scores, by_library, like, scores_of
 from .pairs import pairs
 
 _EPSILON = 4e-16
@@ -91,17 +91,8 @@ def _functions(variance_a: Values, variance_b: Values, covariance: Values, L: Va
 
 def _from_moments(variance_a: Values, variance_b: Values, covariance: Values, L: Values) -> Bounded:
     m = like(variance_a, pair_moments_at(variance_a, variance_b, covariance, L))
-    terms = (
-        (m.c11, 0.0),
-        (2 * m.a2c11, 2 * m.c21),
-        (2 * m.b2c11, 2 * m.c12),
-        (m.c11 + m.c11_squared, m.c21 + m.c12),
-        (m.a2b2, 0.0),
-    )
-    xp = library(m)
-    value = xp.stack([more - less for more, less in terms])
-    error = xp.stack([(m.error + _EPSILON) * (more + less) for more, less in terms])
-    return Bounded(value, error)
+    value, size = map(library(m).stack, m.functions())
+    return Bounded(value, (m.error + _EPSILON) * size)
 
 
 def _covariance_of_one(head: Head, mu: Gaussian, tilts: Values, L: Values) -> Bounded:

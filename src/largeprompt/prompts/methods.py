@@ -95,13 +95,13 @@ class AbstractMethod(eqx.Module):
         return type(self).__name__
 
 
-class Exact(AbstractMethod):
-    """Closed forms, Laplace integrals and convergent quadrature over queries; no random numbers.
+class _AbstractDeterministic(AbstractMethod):
+    """A method whose result is exact in the prompt length."""
 
-    Serves Gaussian tokens, tokens with finitely many atoms and mixtures of them, at given queries
-    and over discrete and low-dimensional laws of queries, and Gaussian tokens over Gaussian queries
-    too. At L = infinity it serves every measure at given queries. Computes in float64.
-    """
+    @property
+    @abstractmethod
+    def scrambling(self) -> Scrambling | None:
+        """Random points for laws without an exact average; None: none."""
 
     @in_float64
     def expect(
@@ -112,11 +112,17 @@ class Exact(AbstractMethod):
         z: ArrayInput | AbstractMeasure,
         L: ArrayInput,
     ) -> Estimate:
-        if _is_sum(quantity, head):
-            return _sum([self.expect(quantity, one, mu, z, L) for one in head.heads])
+        if quantity.additive and len(head.heads) > 1:  # errors of the heads add up
+            parts = [self.expect(quantity, one, mu, z, L)[:2] for one in head.heads]
+            return Estimate(
+                *(sum(part[1:], start=part[0]) for part in zip(*parts, strict=True)), self
+            )
         if isinstance(z, AbstractMeasure):
-            return _over_queries(self, None, quantity, head, mu, z, L)
-        return Estimate(*_at_queries(quantity, head, mu, z, L), self)
+            return _over_queries(self, self.scrambling, quantity, head, mu, z, L)
+        known = mu.as_gaussian() is not None or token_law(mu) is not None
+        if known or (scrambling := self.scrambling) is None:
+            return Estimate(*_at_queries(quantity, head, mu, z, L), self)
+        return Estimate(*represented_at(quantity, head, mu, z, L, scrambling), self)
 
     @in_float64
     def along_length(
@@ -127,14 +133,27 @@ class Exact(AbstractMethod):
         nu: AbstractMeasure,
         longest: float,
     ) -> AlongLength:
-        return in_float64(_along(quantity, head, mu, nu, None, longest))
+        return in_float64(_along(quantity, head, mu, nu, self.scrambling, longest))
+
+
+class Exact(_AbstractDeterministic):
+    """Closed forms, Laplace integrals and convergent quadrature over queries; no random numbers.
+
+    Serves Gaussian tokens, tokens with finitely many atoms and mixtures of them, at given queries
+    and over discrete and low-dimensional laws of queries, and Gaussian tokens over Gaussian queries
+    too. At L = infinity it serves every measure at given queries. Computes in float64.
+    """
+
+    @property
+    def scrambling(self) -> None:
+        return None
 
     @property
     def description(self) -> str:
         return "exact"
 
 
-class QuasiMonteCarlo(AbstractMethod):
+class QuasiMonteCarlo(_AbstractDeterministic):
     """Scrambled Sobol points wherever no exact average exists; exact in the prompt length.
 
     **Arguments:** `points` represent one law (rounded up to a power of two), in `replicates`
@@ -160,34 +179,6 @@ class QuasiMonteCarlo(AbstractMethod):
     def scrambling(self) -> Scrambling:
         """The random numbers of this method."""
         return Scrambling(needed_key(self), self.replicates, self.points)
-
-    @in_float64
-    def expect(
-        self,
-        quantity: AbstractQuantity,
-        head: AbstractHead,
-        mu: AbstractMeasure,
-        z: ArrayInput | AbstractMeasure,
-        L: ArrayInput,
-    ) -> Estimate:
-        if _is_sum(quantity, head):
-            return _sum([self.expect(quantity, one, mu, z, L) for one in head.heads])
-        if isinstance(z, AbstractMeasure):
-            return _over_queries(self, self.scrambling, quantity, head, mu, z, L)
-        if mu.as_gaussian() is not None or token_law(mu) is not None:
-            return Estimate(*_at_queries(quantity, head, mu, z, L), self)
-        return Estimate(*represented_at(quantity, head, mu, z, L, self.scrambling), self)
-
-    @in_float64
-    def along_length(
-        self,
-        quantity: AbstractQuantity,
-        head: AbstractHead,
-        mu: AbstractMeasure,
-        nu: AbstractMeasure,
-        longest: float,
-    ) -> AlongLength:
-        return in_float64(_along(quantity, head, mu, nu, self.scrambling, longest))
 
     @property
     def description(self) -> str:
@@ -327,17 +318,6 @@ class MonteCarlo(AbstractMethod):
 
 
 _AT_ONCE = 2**22  # numbers drawn at once
-
-
-def _is_sum(quantity: AbstractQuantity, head: AbstractHead) -> bool:
-    """Whether the average is the sum of those of several single heads."""
-    return quantity.additive and len(head.heads) > 1
-
-
-def _sum(parts: list[Estimate]) -> Estimate:
-    """Sum of averages; their errors add up."""
-    value, error = (sum(part[1:], start=part[0]) for part in list(zip(*parts, strict=True))[:2])
-    return Estimate(value, error, parts[0].method)
 
 
 def _along(

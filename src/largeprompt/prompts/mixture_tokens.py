@@ -15,19 +15,18 @@ import jax.numpy as jnp
 import numpy as np
 
 from .. import _checks
-from .._arrays import Values, to_jax, to_numpy
+from .._arrays import Values, fixed, to_jax, to_numpy
 from .._float64 import is_traced
 from .._typing import ArrayInput
 from ..attention import AbstractHead
 from ..measures import AbstractMeasure
 from . import engine_traced
-from .engine import Moments, moments, one_head, view
+from .engine import moments, one_head, view
 from .engine_pairs import Reader, Segment, Shared, prefix_change, two_heads
 from .gaussian_tokens import Bounded
-from .jacobian_form import JACOBIAN
-from .laplace_batches import averages_of
+from .laplace_batches import certified, jacobian_errors
 from .pairs import indexed_pairs, pairs
-from .token_laws import TokenLaw, fixed, token_law
+from .token_laws import TokenLaw, token_law
 
 ACCURACY = 1e-9  # largest error, relative to the size of T_L - T
 _EPSILON = 2.0**-52
@@ -84,20 +83,16 @@ def _around(
         if not len(here):
             continue
         own = [_of_one_head(law, r, distinct, trace=trace) for r in readers]
-        parts = [
-            np.sum([part[i] for part in own], axis=0) if i != 4 else np.array([p[4] for p in own])
-            for i in range(5)
-        ]
+        parts = [np.sum(part, axis=0) for part in zip(*own, strict=True)]
         for a, b in itertools.combinations(readers, 2):
             shared = [_shared(law, (a, b), length) for length in distinct]
             for i, part in ((2, [s.value for s in shared]), (3, [s.error for s in shared])):
                 both = np.stack(part)
                 both = both + np.swapaxes(both, 1, 2)
                 parts[i] = parts[i] + (both.trace(axis1=1, axis2=2) if trace else both)
-        shift[here], shift_error[here], second[here], second_error[here] = (
-            part[back] for part in parts[:4]
+        shift[here], shift_error[here], second[here], second_error[here], size[here] = (
+            part[back] for part in parts
         )
-        size[here] = parts[4].sum(axis=0)[back]
     if trace and len(each) > 1:
         second = np.maximum(second, 0.0)  # heads that cancel leave rounding of either sign
     _certify(shift_error, np.sqrt(size)[:, None], law, tilts)
@@ -112,20 +107,14 @@ def _around(
     return _Around(shaped(limit), shift, second)
 
 
-class _OfOneHead(NamedTuple):
-    shift: np.ndarray
-    shift_error: np.ndarray
-    second: np.ndarray
-    second_error: np.ndarray
-    size: np.ndarray  # E |T_L - T|^2
-
-
-def _of_one_head(law: TokenLaw, reader: Reader, L: np.ndarray, *, trace: bool) -> _OfOneHead:
+def _of_one_head(
+    law: TokenLaw, reader: Reader, L: np.ndarray, *, trace: bool
+) -> tuple[np.ndarray, ...]:
+    """The fields of `Moments`, and E |T_L - T|^2."""
     with np.errstate(all="ignore"):
         sums = one_head(law, *reader, (float(L.min()), float(L.max())), trace=trace)
-        found: Moments = moments(sums, L)
-    size = found.second if trace else found.second.trace(axis1=1, axis2=2)
-    return _OfOneHead(*found, size)
+        found = moments(sums, L)
+    return *found, found.second if trace else found.second.trace(axis1=1, axis2=2)
 
 
 def _shared(law: TokenLaw, readers: tuple[Reader, Reader], L: float) -> Shared:
@@ -137,7 +126,7 @@ def _certify(error: np.ndarray, size: np.ndarray, law: TokenLaw, tilts: list[Val
     """Raise where an error is too large beside the size of T_L - T, or is not a number."""
     bad = ~(error <= ACCURACY * np.broadcast_to(size, error.shape)) & ~(error < 1e-290)
     if np.any(bad):
-        apart = max(_widest(law, np.asarray(tilt)) for tilt in tilts)
+        apart = max(law.widest_scores(np.asarray(tilt)) for tilt in tilts)
         relative = np.max(error / np.maximum(size, 1e-300))
         raise _checks.error(
             f"the relative error of the Laplace integral must be at most {ACCURACY:.0e}",
@@ -145,13 +134,6 @@ def _certify(error: np.ndarray, size: np.ndarray, law: TokenLaw, tilts: list[Val
             "remove tokens that are outliers, scale the heads down, or sample prompts with "
             "method=lp.MonteCarlo(key)",
         )
-
-
-def _widest(law: TokenLaw, tilts: np.ndarray) -> float:
-    """The largest difference of the scores of atoms, or of the ends of a Gaussian, at any tilt."""
-    scores = np.concatenate([law.points[law.point_weights > 0], law.means]) @ tilts.T
-    variance = np.einsum("qi,kij,qj->kq", tilts, law.covariances, tilts)
-    return float(np.max(np.ptp(scores, axis=0)) + 16 * np.sqrt(np.max(variance, initial=0.0)))
 
 
 def _traced(
@@ -166,15 +148,7 @@ def _traced(
             law, tilts, V, which.ravel(), L.ravel(), trace=trace
         )
         limit = (jax.vmap(law.tilted_mean)(tilts) @ V.T)[which]
-    rule = f"the relative error of the Laplace integral must be at most {ACCURACY:.0e}"
-    fix = "remove tokens that are outliers, or scale the head down"
-    second = _checks.require(
-        second,
-        ~jnp.all(relative <= ACCURACY),
-        rule=rule,
-        received="scores or lengths too wide for the nodes",
-        fix=fix,
-    )
+    second = certified(second, jnp.max(relative), math.nan)
 
     def shaped(part: Values, inner: int) -> Values:
         part = part.reshape((*L.shape, *part.shape[1:]))
@@ -233,13 +207,10 @@ def gradient_error_U(
 ) -> Bounded:
     """E |dT_L/dU - dT/dU|^2."""
     queries, tilts, which, lengths = indexed_pairs(head, mu, z, L)
-    law = needed_law(mu)
-    if is_traced(head, law, queries, tilts, lengths):
-        head, law, queries, tilts, lengths = to_jax((head, law, queries, tilts, lengths))
-    else:
-        head, law = to_numpy((head, law))
+    arrays = head.V, needed_law(mu), tilts, lengths, queries
+    V, law, tilts, lengths, queries = (to_jax if is_traced(arrays) else to_numpy)(arrays)
     with jax.default_matmul_precision("highest"):
-        found = averages_of(JACOBIAN, head, law, tilts, which, lengths)
+        found = jacobian_errors(V, law, tilts, which, lengths)
     square = (queries**2).sum(-1)[which]
     return Bounded(square * found.value, square * found.error)
 

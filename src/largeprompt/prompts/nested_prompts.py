@@ -104,13 +104,14 @@ def _of_two(
         """<V_a left, V_b right>."""
         return ((left @ a[0].V.T) * (right @ b[0].V.T)).sum(-1)
 
-    trace = (a[0].V @ mu.covariance @ b[0].V.T).trace()
-    terms = (
-        (m.c11, 0.0, trace),
-        (2 * m.a2c11, 2 * m.c21, read(one.pull, one.pull)),
-        (2 * m.b2c11, 2 * m.c12, read(two.pull, two.pull)),
-        (m.a2b2, 0.0, read(one.pull, two.pull)),
-        (m.c11 + m.c11_squared, m.c21 + m.c12, read(two.pull, one.pull)),
+    forms = (
+        (a[0].V @ mu.covariance @ b[0].V.T).trace(),
+        read(one.pull, one.pull),
+        read(two.pull, two.pull),
+        read(two.pull, one.pull),
+        read(one.pull, two.pull),
     )
-    value = sum((more - less) * form for more, less, form in terms)
-    return Bounded(value, m.error * sum((more + less) * abs(form) for more, less, form in terms))
+    values, sizes = m.functions()
+    value = sum(f * form for f, form in zip(values, forms, strict=True))
+    error = sum(size * abs(form) for size, form in zip(sizes, forms, strict=True))
+    return Bounded(value, m.error * error)

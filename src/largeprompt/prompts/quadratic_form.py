@@ -29,6 +29,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from .._linalg import covariance_root
+
 STEP = 0.25  # of the coarsest rule in r; halved with every level
 _DROP = 42.0  # contours and nodes end where e^-DROP of the peak is left
 _ANGLE = math.pi / 8  # halfway between the vertical and 45 degrees: the widest strip of analyticity
@@ -166,8 +168,7 @@ def _diagonal(mean: np.ndarray, cov: np.ndarray, factor: np.ndarray) -> _Form:
     """Singular values of factor x root(cov) rather than eigenvalues: small ones keep twice the
     digits.
     """
-    variances, axes = np.linalg.eigh(cov)
-    root = axes * np.sqrt(np.maximum(variances, 0.0))
+    root = covariance_root(cov)
     left, singular, right = np.linalg.svd(factor @ root, full_matrices=False)
     kept = singular > 1e-15 * singular.max(initial=0.0)
     lam = np.where(kept, singular**2, 0.0)

@@ -8,22 +8,19 @@ given its score it is linear in it, plus noise that no softmax sees:
 Finite-prompt averages integrate analytic functions of the score against its normal density, so the
 trapezoidal rule over s converges geometrically: a component becomes a lattice of atoms that share
 the noise covariance R. A point mass is an atom without noise, and a component with sigma = 0 a
-lattice whose scores coincide.
+lattice whose scores coincide; what is averaged over it has derivatives NaN there.
 """
 
 import math
-from functools import lru_cache
 from typing import NamedTuple
 
 import equinox as eqx
-import jax
 import jax.numpy as jnp
 import numpy as np
 
-from .._arrays import Values, library, to_numpy
+from .._arrays import Values, fixed, library, to_numpy
 from .._float64 import is_traced
-from .._linalg import psd_sqrt, safe_sqrt, without_curvature, without_slope
-from .._typing import Array
+from .._linalg import safe_sqrt, without_slope
 from ..measures import AbstractMeasure, Empirical, Gaussian
 
 DROP = 37.0  # what has less than e^-37 of the weight is left out
@@ -57,6 +54,14 @@ class TokenLaw(eqx.Module):
         exponent = xp.where(weights > 0, xp.concatenate(exponents), -xp.inf)
         gate = weights * xp.exp(exponent - xp.max(exponent))
         return gate @ values / xp.sum(gate)
+
+    def widest_scores(self, tilts: np.ndarray) -> float:
+        """The largest difference of the scores of atoms, or of the ends of a Gaussian, at any
+        tilt; for known numbers.
+        """
+        scores = np.concatenate([self.points[self.point_weights > 0], self.means]) @ tilts.T
+        variance = np.einsum("qi,kij,qj->kq", tilts, self.covariances, tilts)
+        return float(np.max(np.ptp(scores, axis=0)) + 16 * np.sqrt(np.max(variance, initial=0.0)))
 
 
 def token_law(mu: AbstractMeasure) -> TokenLaw | None:
@@ -132,7 +137,7 @@ class NoisyAtoms(NamedTuple):
     noise: Values  # (k, d, d) covariance of x given s, in each component
     lattice: int  # atoms of each component; they come last
     rounding: Values  # of the scores
-    step: Values  # relative errors of the sums over scores, for orders 2 and 4
+    step: Values  # relative error of the sums over scores
 
     @property
     def plain(self) -> int:
@@ -192,7 +197,7 @@ def noisy_atoms(law: TokenLaw, tilt: Values, longest: Values, lattice: int) -> N
     scores, points, weights = law.points @ tilt, law.points, law.point_weights
     present = weights > 0
     largest = xp.max(xp.where(present, xp.sum(points**2, axis=1), 0.0), initial=0.0)
-    rounding, step = xp.sqrt(largest * xp.sum(tilt**2)), np.zeros(2)
+    rounding, step = xp.sqrt(largest * xp.sum(tilt**2)), xp.zeros(())
     noise = law.covariances
     if k:
         pull = law.covariances @ tilt
@@ -208,15 +213,15 @@ def noisy_atoms(law: TokenLaw, tilt: Values, longest: Values, lattice: int) -> N
         tokens = law.means[:, None, :] + x[..., None] * along[:, None, :]
         of_tokens = centres[:, None] + sigma * x
         if xp is jnp:
-            of_tokens, tokens, normal, noise = _differentiable(
-                law, tilt, sigma, (of_tokens, tokens, normal, noise)
-            )
+            # a lattice along one direction says nothing about the others
+            spread = jnp.trace(law.covariances, axis1=1, axis2=2)[:, None] > 0
+            of_tokens = without_slope(of_tokens, jnp.any(spread & (sigma == 0)))
         scores = xp.concatenate([scores, of_tokens.ravel()])
         points = xp.concatenate([points, tokens.reshape(-1, d)])
         weights = xp.concatenate([weights, normal.ravel()])
         far = xp.sqrt(xp.sum(law.means**2, axis=1) * xp.sum(tilt**2)) + (sigma * ends[0])[:, 0]
         rounding = xp.maximum(rounding, xp.max(far))
-        step = lattice_error(sigma, x[:, 1:2] - x[:, :1])
+        step = lattice_error(sigma, x[:, 1:2] - x[:, :1], 4)
     present = weights > math.exp(-_ABSENT) / longest**2
     top = fixed(xp.max(xp.where(present, scores, -xp.inf)))
     growth = xp.exp(xp.where(weights != 0, scores - top, 0.0))
@@ -236,54 +241,8 @@ def noisy_atoms(law: TokenLaw, tilt: Values, longest: Values, lattice: int) -> N
     )
 
 
-def _differentiable(law: TokenLaw, tilt: Array, sigma: Array, lattice: tuple) -> tuple:
-    """(scores, tokens, weights, noise) of the components, right to first order in the tilt where
-    scores do not vary.
-
-    There a lattice along one direction says nothing about the others. But all its tokens have the
-    same score, so points that integrate polynomials of degree 5 in all coordinates take its place:
-    four for the quantities and one for their derivatives. Second derivatives there are NaN. Beyond
-    d = 15 the points would be too many, and first derivatives are NaN too.
-    """
-    size, d = lattice[0].shape[1], law.dim
-    spread = jnp.trace(law.covariances, axis1=1, axis2=2)[:, None] > 0
-    flat = spread & (sigma == 0)
-    if 2 * d**2 + 1 > size:
-        return (without_slope(lattice[0], jnp.any(flat)), *lattice[1:])
-    nodes, weights = _degree_five(d, size)
-    roots = jnp.stack([psd_sqrt(covariance) for covariance in law.covariances])
-    moved = jnp.einsum("kij,nj->kni", roots, nodes)
-    change = moved @ without_curvature(tilt, jnp.any(flat))
-    scores = (law.means @ tilt)[:, None] + (change - fixed(change))
-    tokens = law.means[:, None, :] + moved
-    values = (scores, tokens, law.weights[:, None] * weights, jnp.zeros_like(law.covariances))
-    return tuple(
-        jnp.where(flat.reshape(-1, *[1] * (old.ndim - 1)), new, old)
-        for new, old in zip(values, lattice, strict=True)
-    )
-
-
-@lru_cache(maxsize=16)
-def _degree_five(d: int, size: int) -> tuple[np.ndarray, np.ndarray]:
-    """Nodes and weights for the standard normal law in d dimensions, exact to degree 5, with nodes
-    of no weight up to a given number.
-    """
-    axes = np.eye(d)
-    pairs = [
-        a * axes[i] + b * axes[j]
-        for i in range(d)
-        for j in range(i)
-        for a in (1, -1)
-        for b in (1, -1)
-    ]
-    nodes = np.concatenate([np.zeros((1, d)), axes, -axes, np.reshape(pairs, (-1, d))])
-    weights = [1 + (d**2 - 7 * d) / 18] + [(4 - d) / 18] * (2 * d) + [1 / 36] * len(pairs)
-    missing = size - len(nodes)
-    return np.pad(math.sqrt(3) * nodes, ((0, missing), (0, 0))), np.pad(weights, (0, missing))
-
-
-def lattice_error(sigma: Values, step: Values) -> Values:
-    """Relative errors of sums over scores, for Laplace integrals of orders 2 and 4.
+def lattice_error(sigma: Values, step: Values, order: int) -> Values:
+    """Relative error of sums over scores, for a Laplace integral of order K.
 
     The step is relative to sigma. At the frequency f = 2 pi / (sigma step) the function z^K e^-z of
     ln z has |Gamma(K + i f)| left of its integral, and the normal density e^{-sigma^2 f^2/2}; their
@@ -294,7 +253,7 @@ def lattice_error(sigma: Values, step: Values) -> Values:
     f = 2 * math.pi / (sigma * step)
     of_normal = xp.minimum(math.pi / (2 * sigma**2), f)
     normal = xp.exp(-((sigma * of_normal) ** 2) / 2)
-    return xp.stack([xp.max(gamma_decay(f - of_normal, order) * normal) for order in (2, 4)])
+    return xp.max(gamma_decay(f - of_normal, order) * normal)
 
 
 def gamma_decay(w: Values, order: int) -> Values:
@@ -304,8 +263,3 @@ def gamma_decay(w: Values, order: int) -> Values:
     factors = [xp.log1p((w / j) ** 2) for j in range(1, order)]
     log_sinh = math.pi * w + xp.log(-xp.expm1(-2 * math.pi * w) / 2)
     return 2 * xp.exp((xp.log(math.pi * w) - log_sinh + sum(factors)) / 2)
-
-
-def fixed(value: Values) -> Values:
-    """The value without its derivative."""
-    return jax.lax.stop_gradient(value) if library(value) is jnp else value

@@ -17,8 +17,8 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+import scipy.special
 from jaxtyping import Bool, Float
-from scipy.special import chdtri
 
 from .. import _checks
 from .._arrays import Values, library, to_numpy
@@ -296,10 +296,7 @@ def _largest_norm(rows: Values) -> Values:
 
 
 def _softmax(logits: Values) -> Values:
-    xp = library(logits)
-    top = logits.max(-1, keepdims=True)
-    growth = xp.exp(logits - (jax.lax.stop_gradient(top) if xp is jnp else top))
-    return growth / growth.sum(-1, keepdims=True)
+    return (jax.nn if library(logits) is jnp else scipy.special).softmax(logits, axis=-1)
 
 
 def _radius(
@@ -319,5 +316,7 @@ def _radius(
     squares = sum(own.T @ own for own in values)
     scales = _deviations(squares)
     rank = (xp.linalg.eigvalsh(squares / (scales[:, None] * scales)) > _SINGULAR).sum()
-    quantiles = chdtri(np.arange(1, heads[0].out_dim + 1), 1 - level)  # of chi squared
+    quantiles = scipy.special.chdtri(
+        np.arange(1, heads[0].out_dim + 1), 1 - level
+    )  # of chi squared
     return xp.asarray(np.sqrt([0.0, *quantiles]))[rank]
