@@ -17,6 +17,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array
 
+from .._arrays import Values
 from .engine import DROP, LARGEST, LAST, RARE, ROUNDING, SAFETY, TAIL
 from .token_laws import TRACED, TokenLaw, fixed, gamma_decay, lattice_error, reach_of_scores
 
@@ -196,7 +197,7 @@ def _nodes(
 
 @eqx.filter_jit
 def moments(
-    law: TokenLaw, tilts: Array, V: Array, which: Array, L: Array, *, trace: bool
+    law: TokenLaw, tilts: Array, V: Array, which: Values, L: Array, *, trace: bool
 ) -> tuple[Array, Array, Array, Array, Array]:
     """E[T_L - T], its second moment or traces, their sizes, and the relative error.
 
