@@ -138,7 +138,7 @@ def test_version_and_date_are_the_same_everywhere():
         ("probe", "'models.probe'"),
         ("gaussian", "'Gaussian'"),
         ("Trajectory", "'dynamics.Trajectory'"),
-        ("plot", "'plot_curve'"),
+        ("plot", "'plots'"),
         ("outputerror", "'OutputError'"),
     ],
 )
