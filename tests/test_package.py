@@ -35,7 +35,7 @@ except RuntimeError:
     found["started"] = False
 jax.config.update("jax_platforms", chosen)
 lp.attend(lp.Head(U=[[1.0]], V=[[1.0]]), lp.Rademacher(1), [1.0])
-found["precision"] = [jax.config.jax_enable_x64, str(jax.numpy.zeros(1).dtype)]
+found["precision"] = [jax.config.jax_enable_x64, str(jax.numpy.ones(1).dtype)]
 print(json.dumps(found))
 """
 
@@ -78,7 +78,7 @@ def test_public_names_exist_and_match_what_type_checkers_see():
     assert all(name == exported for name, exported in seen)
     for name in lp.__all__:
         assert getattr(lp, name).__doc__, f"{name} has no docstring"
-    with pytest.raises(AttributeError, match="attribute 'Gausian'"):
+    with pytest.raises(AttributeError, match="attribute 'Gausian'. Did you mean 'Gaussian'"):
         lp.Gausian  # noqa: B018  # pyright: ignore[reportAttributeAccessIssue]
     assert "Gaussian" in dir(lp)
 

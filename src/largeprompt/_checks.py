@@ -21,13 +21,13 @@ import numpy as np
 from jax.core import Tracer
 from jaxtyping import Float
 
-from ._arrays import in_dtype
+from ._arrays import Values, in_dtype
 from ._message import error as error
 from ._message import message as message
 from ._typing import Array, ArrayInput
 
 Result = TypeVar("Result")
-AnyArray = TypeVar("AnyArray")
+AnyArray = TypeVar("AnyArray", bound=jax.Array | np.ndarray | np.generic)
 
 # abstract class or protocol of an argument: what it must be, and how to make one
 _KINDS = {
@@ -125,7 +125,7 @@ def float_array(name: str, value: ArrayInput) -> Float[Array, "..."]:
     return _frozen(array if array.dtype.itemsize <= 8 else array.astype(np.float64))
 
 
-def _frozen(array: np.ndarray) -> np.ndarray:
+def _frozen(array: Values) -> Values:
     """A read-only copy, which no later change of the caller's array reaches."""
     if array.flags.writeable:
         array = array.copy()
@@ -229,7 +229,7 @@ def same_dtype(*arrays: Array) -> tuple[Array, ...]:
     return tuple(in_dtype(array, dtype) for array in arrays)
 
 
-def cast(name: str, array: Array, dtype: Any) -> Array:
+def cast(name: str, array: Values, dtype: Any) -> Values:
     """`array` in another floating-point type, in which finite numbers must stay finite."""
     with np.errstate(over="ignore"):
         found = in_dtype(array, dtype)

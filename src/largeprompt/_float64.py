@@ -9,7 +9,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.core import Tracer
+from jax.core import Tracer, eval_context
 
 from . import _checks
 from ._arrays import library, to_jax
@@ -80,7 +80,7 @@ def in_numpy(function: Callable[..., Result]) -> Callable[..., Result]:
 @contextmanager
 def known_numbers() -> Iterator[None]:
     """Compute with known numbers in 64-bit mode, at once even while JAX traces others."""
-    with jax.enable_x64(True), jax.core.eval_context():
+    with jax.enable_x64(True), eval_context():
         yield
 
 

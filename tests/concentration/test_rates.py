@@ -327,10 +327,10 @@ class _Laplace(lp.AbstractAutodiffMeasure):
 
     dim: int = 1
 
-    def log_mgf(self, u):
+    def log_mgf(self, u: Any):
         return -jax.numpy.sum(jax.numpy.log1p(-((u / 2) ** 2)))
 
-    def in_domain(self, u):
+    def in_domain(self, u: Any):
         return jax.numpy.all(jax.numpy.abs(u) < 2)
 
     def sample(self, key, n):
@@ -363,7 +363,7 @@ def test_prompt_length_for_says_where_the_error_is_not_known():
     class Sampled(lp.AbstractAutodiffMeasure):
         dim: int = 2
 
-        def log_mgf(self, u):
+        def log_mgf(self, u: Any):
             return u @ u / 2
 
         def sample(self, key, n):

@@ -33,7 +33,7 @@ def test_one_head_of_two_tokens_in_digits(sigma):
         width = sigma * mpmath.sqrt(2)
         marks = [0, *(x for x in (1, 5, 20, 60) if x < 12 * width), 12 * width]
         distinct = mpmath.quad(lambda D: mpmath.npdf(D, 0, width) / mpmath.cosh(D / 2) ** 2, marks)
-        p2 = float(1 - distinct)
+        p2 = float(mpmath.mpf(1) - distinct)
     law, L = _gaussian(np.zeros(1), np.eye(1)), np.array([2.0])
     found = moments(one_head(law, np.array([sigma]), np.eye(1), (2.0, 2.0), trace=True), L)
     np.testing.assert_allclose(-found.shift[0, 0] / sigma, p2, rtol=1e-12)

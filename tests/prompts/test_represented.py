@@ -2,6 +2,8 @@
 same law, or own quadrature.
 """
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -22,7 +24,7 @@ class _Normal(lp.AbstractAutodiffMeasure):
 
     dim: int = 1
 
-    def log_mgf(self, u):
+    def log_mgf(self, u: Any):
         return jnp.sum(u**2) / 2
 
     def sample(self, key, n):
@@ -42,7 +44,7 @@ class _Exponential(_Normal):
     def log_mgf(self, u):
         return -jnp.sum(jnp.log1p(-u)) - jnp.sum(u)
 
-    def in_domain(self, u):
+    def in_domain(self, u: Any):
         return jnp.all(u < 1)
 
     def sample(self, key, n):

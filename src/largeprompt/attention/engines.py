@@ -16,6 +16,7 @@ from jax.sharding import Mesh
 from jaxtyping import Float
 
 from .. import _checks, _devices, _native
+from .._arrays import Values
 from .._typing import Array
 from ..measures import Empirical, KeyValues, TiltedMoments, tilted_moments
 
@@ -65,8 +66,8 @@ def key_value_moments(
 
 
 def mean_by_numpy(
-    points: np.ndarray, values: np.ndarray, log_weights: np.ndarray | None, tilts: np.ndarray
-) -> np.ndarray:
+    points: Values, values: Values, log_weights: Values | None, tilts: Values
+) -> Values:
     """Mean value at every tilt of the points; NumPy reads the tokens in place."""
     rows = max(1, _DENSE_SCORES // len(points))
     means = np.empty((len(tilts), values.shape[-1]), np.result_type(tilts, values))

@@ -7,7 +7,7 @@ import numpy as np
 from jaxtyping import Float
 
 from .. import _checks
-from .._arrays import library, matmul
+from .._arrays import Values, library, matmul
 from .._float64 import is_traced
 from .._typing import Array, ArrayInput
 from ..measures import AbstractMeasure, Gaussian, sandwich
@@ -75,7 +75,7 @@ class Layer(eqx.Module):
             )
         return pushed
 
-    def _affine_map(self, mu: Gaussian) -> tuple[Float[Array, "m d"], Float[Array, " m"]]:
+    def _affine_map(self, mu: Gaussian) -> tuple[Float[Values, "m d"], Float[Values, " m"]]:
         """Matrix B and vector b of the layer's map z -> B z + b for Gaussian tokens."""
         B = float(self.residual) * np.eye(*self.heads[0].V.shape, dtype=mu.stored_dtype)
         for head in self.heads:

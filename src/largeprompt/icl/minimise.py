@@ -8,8 +8,7 @@ import numpy as np
 from jaxtyping import Float
 
 from .. import _checks
-from .._arrays import to_numpy
-from .._typing import Array
+from .._arrays import Values, to_numpy
 from .many_head_risk import shared_axes
 from .params import BlockParams
 from .risks import Attention
@@ -33,7 +32,7 @@ Objective = Callable[[np.ndarray], tuple[float, np.ndarray]]  # value and gradie
 
 def minimise_block(
     task: "LinearRegression", L: float, attention: Attention
-) -> tuple[BlockParams, Float[Array, ""], Float[Array, ""]]:
+) -> tuple[BlockParams, Float[Values, ""], Float[Values, ""]]:
     """(params, risk, gradient norm)."""
     unit, scale = at_unit_scale(task)
     start = best_linear(unit, L)

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from jaxtyping import Float, Int
 
-from .._arrays import to_numpy
-from .._typing import Array
+from .._arrays import Values, to_numpy
 from ._exact_risk import label_size
 from .many_head_risk import ManyHeadRisk, SummedRisk
 from .minimise import CONVERGED, at_unit_scale, best_linear, dense_step, newton
@@ -150,7 +149,7 @@ def _best_weights(risk: ManyHeadRisk, A: np.ndarray, tied: np.ndarray) -> np.nda
 
 def minimise_heads(
     task: "LinearRegression", L: float, attention: Attention, heads: int
-) -> tuple[MultiHeadParams, Float[Array, ""], Float[Array, ""], bool, str]:
+) -> tuple[MultiHeadParams, Float[Values, ""], Float[Values, ""], bool, str]:
     """The fields of a `Minimiser`."""
     unit, scale = at_unit_scale(task)
     start, at_limit, status = best_linear(unit, L), False, CONVERGED

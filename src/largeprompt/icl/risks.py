@@ -11,7 +11,7 @@ import numpy as np
 from jaxtyping import Float, Int, Key
 
 from .. import _checks
-from .._arrays import to_numpy
+from .._arrays import Values, to_numpy
 from .._float64 import in_float64, is_traced, refuse_traced
 from .._typing import Array
 from ..prompts.methods import AbstractMethod, Estimate, Exact
@@ -87,7 +87,7 @@ def require_number(risk: Any, rule: str) -> Any:
     )
 
 
-def risk_of(function: RiskFunction, params: AbstractParams) -> Float[Array, ""]:
+def risk_of(function: RiskFunction, params: AbstractParams) -> Float[Values, ""]:
     """A function of parameters: by NumPy where it has a formula for known numbers."""
     known = None if is_traced(function, params) else by_numpy(function, params)
     if known is None:

@@ -6,7 +6,7 @@ import numpy as np
 from jaxtyping import Float
 
 from .. import _checks
-from .._arrays import matmul
+from .._arrays import Values, matmul
 from .._typing import Array
 
 
@@ -23,6 +23,6 @@ def sandwich(A: Float[Array, "k d"], cov: Float[Array, "d d"]) -> Float[Array, "
     return (image + image.T) / 2
 
 
-def zeros(d: Any, dtype: Any) -> Float[np.ndarray, " d"]:
+def zeros(d: Any, dtype: Any) -> Float[Values, " d"]:
     """The origin of R^d, in the memory of one number."""
     return np.broadcast_to(np.zeros((), dtype), (_checks.count("d", d),))

@@ -11,7 +11,7 @@ import numpy as np
 from jaxtyping import Bool, Float
 
 from .. import _checks
-from .._arrays import in_dtype
+from .._arrays import Values, in_dtype
 from .._float64 import in_numpy
 from .._static_fields import make_static
 from .._typing import Array, ArrayInput, KeyInput
@@ -150,7 +150,7 @@ class AbstractMeasure(eqx.Module):
         """
         return None
 
-    def mixture(self) -> tuple[Float[Array, " k"], tuple["AbstractMeasure", ...]]:
+    def mixture(self) -> tuple[Float[Values, " k"], tuple["AbstractMeasure", ...]]:
         """Weights and components of the law; by default weight 1 and the law itself."""
         return np.ones(1, self.stored_dtype), (self,)
 

@@ -5,6 +5,7 @@ import numpy as np
 from jax.core import Tracer
 
 from .. import _checks
+from .._arrays import Values
 from .._float64 import is_traced, require_x64
 from .._lengths import length_array
 from .._typing import Array, ArrayInput
@@ -81,7 +82,7 @@ def apply_at(
     return _apply(name, kernel, *checked(name, variance, L, 2), *more)
 
 
-def _apply(name: str, kernel: Kernel, *args: ArrayInput) -> tuple[Array, ...]:
+def _apply(name: str, kernel: Kernel, *args: ArrayInput) -> tuple[Values, ...]:
     if not is_traced(*args):
         return evaluate(kernel, *args)
     require_x64(name)

@@ -132,7 +132,8 @@ def nodes_of(
 
     def is_rare(tau: float) -> bool:
         e = np.exp(np.minimum(tau - math.log(2) + scores, LARGEST))
-        return ends[0] * float(log_phi(weights @ -np.expm1(-e), weights @ np.exp(-e))) < -RARE
+        log = log_phi(weights @ -np.expm1(-e), weights @ np.exp(-e))
+        return bool(ends[0] * log < -RARE)
 
     below = low
     for _ in range(12 if is_rare(high) else 0):

@@ -52,9 +52,9 @@ UNREAD = -np.inf  # score of tokens that a head does not read
 
 
 class Segment(NamedTuple):
-    """A count of independent tokens of one law, and which of the two heads read them."""
+    """Independent tokens of one law, their number, and which of the two heads read them."""
 
-    count: float
+    length: float
     law: TokenLaw
     read: tuple[bool, bool] = (True, True)
 
@@ -257,7 +257,7 @@ def two_heads(
 
     `limit` is the law of that prompt.
     """
-    lengths = [sum(s.count for s in segments if s.read[i]) for i in (0, 1)]
+    lengths = [sum(s.length for s in segments if s.read[i]) for i in (0, 1)]
     L = max(lengths)
     views = tuple(view(limit, reader.tilt) for reader in readers)
     nodes = []
@@ -272,16 +272,16 @@ def two_heads(
     case = _Case(readers, (views[0], views[1]), (nodes[0], nodes[1]), L)
     _check_work(case)
     every = [_averages(case, segment) for segment in segments]
-    log_all = sum(s.count * one.log_phi for s, one in zip(segments, every, strict=True))
+    log_all = sum(s.length * one.log_phi for s, one in zip(segments, every, strict=True))
     measure = (nodes[0][1] - nodes[0][0]) * (nodes[1][1] - nodes[1][0])
     value = size = np.zeros((len(readers[0].V), len(readers[1].V)))
     unit = 0.0
     for i, (s, one) in enumerate(zip(segments, every, strict=True)):
-        once = measure * s.count * np.exp(log_all - one.log_phi)
+        once = measure * s.length * np.exp(log_all - one.log_phi)
         found = _of_one_token(case, s, once)
         value, size, unit = value + found.value, size + found.size, unit + found.unit
         for j, (t, other) in enumerate(zip(segments, every, strict=True)):
-            count = s.count * (s.count - 1 if i == j else t.count)
+            count = s.length * (s.length - 1 if i == j else t.length)
             weights = measure * count * np.exp(log_all - one.log_phi - other.log_phi)
             F, H = (part.reshape(len(part), -1) for part in (one.first[0], other.first[1]))
             weighted = F * weights.ravel()

@@ -17,7 +17,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array
 
-from .._arrays import fixed
+from .._arrays import Values, fixed
 from .engine import DROP, LARGEST, LAST, RARE, TAIL, Sums, with_sizes
 from .token_laws import TRACED, TokenLaw, gamma_decay, lattice_error, reach_of_scores
 
@@ -183,7 +183,7 @@ def _nodes(
 
 @eqx.filter_jit
 def moments(
-    law: TokenLaw, tilts: Array, V: Array, which: Array, L: Array, *, trace: bool
+    law: TokenLaw, tilts: Array, V: Array, which: Values, L: Array, *, trace: bool
 ) -> tuple[Array, Array, Array, Array, Array]:
     """`with_sizes` at the query of index which[i] and the finite length L[i]."""
     ends = fixed(jnp.min(L)), fixed(jnp.max(L))

@@ -88,7 +88,9 @@ def fitted_rule(
     """
     d = len(forms[0].matrix)
     exponents = [_largest_exponent(form, log_length) for form in forms]
-    strengths, axes = _principal_axes(sum(form.matrix for form in forms), symmetry)
+    strengths, axes = _principal_axes(
+        sum((form.matrix for form in forms), start=np.zeros((d, d))), symmetry
+    )
     seen = strengths > 1e-14 * strengths.max(initial=0.0)
     if not any(np.any(form.linear) for form in forms) or symmetry != "none":
         axes = axes[:, seen] if seen.any() else axes[:, :1]
@@ -130,7 +132,7 @@ def _gap(form: Form, exponent: float, points: np.ndarray, weights: np.ndarray) -
         weighted = weights * np.exp(t * S)
         found = weighted.sum(), weighted @ S
         for value, known, scale in zip(found, form.tilted(t), still, strict=True):
-            worst = max(worst, abs(value - known) / max(abs(known), scale, 1e-300))
+            worst = max(worst, float(abs(value - known)) / max(abs(known), scale, 1e-300))
     return worst
 
 

@@ -220,7 +220,7 @@ class _Places(NamedTuple):
 
     law: TokenLaw
     V: list[np.ndarray]
-    tilts: list[tuple[np.ndarray, np.ndarray]]  # of each head at both queries, (*shape, d)
+    tilts: list[tuple[np.ndarray, ...]]  # of each head at both queries, (*shape, d)
     shape: tuple[int, ...]
 
 

@@ -62,9 +62,9 @@ def prefix_difference(
         return mixture_tokens.prefix_difference(head, mu, z, firsts, lengths).value
     found = by_library(_of_moments, head, normal, firsts, lengths, *(at for _, at, _ in each))
     own = gaussian_tokens if len(each) == 1 else many_heads
-    errors = [own.output_error(head, normal, z, length) for length in (first, L)]
-    parts = [*errors, Bounded(-2 * found.value, 2 * found.error)]
-    value, error = (sum(part[1:], start=part[0]) for part in zip(*parts, strict=True))
+    short, long = (own.output_error(head, normal, z, length) for length in (first, L))
+    value = short.value + long.value - 2 * found.value
+    error = short.error + long.error + 2 * found.error
     lost = error > _ACCURACY * abs(value)
     if is_traced(lost):
         return _checks.require(
