@@ -160,3 +160,17 @@ def test_gradient_error_of_a_mixture_under_jit():
     mu, _ = _law("singular")
     found = jax.jit(lambda z: lp.gradient_error(HEAD, mu, z, 30.0))(Z)
     np.testing.assert_allclose(found, lp.gradient_error(HEAD, mu, Z, 30.0), rtol=1e-11)
+
+
+@pytest.mark.slow
+def test_output_error_of_a_mixture_has_second_derivatives_at_the_origin():
+    """Where no score varies: `jax.hessian` against central differences (step 1e-3) of values."""
+    mu = lp.Mixture([1, 3], [lp.Gaussian(m * np.ones(2), np.eye(2)) for m in (0.0, 0.4)])
+    head, step = lp.Head(U=np.eye(2), V=np.eye(2)[:1]), 1e-3
+    found = jax.hessian(lambda z: lp.output_error(head, mu, z, 3.0))(np.zeros(2))
+    signs = np.array([[1, 1], [1, -1], [-1, 1], [-1, -1]])
+    for i, j in itertools.product(range(2), repeat=2):
+        axes = np.eye(2)[[i, j]]
+        ends = lp.output_error(head, mu, step * signs @ axes, 3.0)
+        slope = ends @ signs.prod(axis=1) / (4 * step**2)
+        np.testing.assert_allclose(found[i, j], slope, atol=1e-5)

@@ -5,7 +5,7 @@ its scores; their derivatives are averages of the same kind,
 
     dB_j/dc = j B_j - B_{j+1},    dB_j/dv = (1/2) d^2 B_j/dc^2,
 
-so that derivatives of every order exist, also where scores do not vary.
+so that derivatives exist where scores do not vary, too.
 """
 
 import math
@@ -23,6 +23,10 @@ from .token_laws import TRACED, TokenLaw, gamma_decay, lattice_error, reach_of_s
 
 ONE_LENGTH, MANY_LENGTHS = 384, 640  # nodes of ln t
 AT_ONCE = 2**20  # nodes times scores in memory
+# Gaussian components one after the other. More, and several queries, go through `lax.map`, in which
+# JAX loses the rule below in forward over reverse mode: second derivatives where scores do not vary
+# are NaN there.
+FEW = 4
 
 
 @partial(jax.custom_jvp, nondiff_argnums=(0,))
@@ -94,7 +98,10 @@ def _sums(
         return jnp.tensordot(values.T, matrices, 1)
 
     if k:
-        found = jax.lax.map(lambda at: averages(4, tau, *at, ends[1]), (centre, variance))
+        if k <= FEW:
+            found = jnp.stack([averages(4, tau, centre[i], variance[i], ends[1]) for i in range(k)])
+        else:
+            found = jax.lax.map(lambda at: averages(4, tau, *at, ends[1]), (centre, variance))
         tails, gone, b0, b1, b2, b3, b4 = (found * law.weights[:, None, None]).swapaxes(0, 1)
         change, a = times(b2, pulls), start[:k]
         near, near_size = times(gone, a) - change, times(-gone, abs(a)) + abs(change)
@@ -188,7 +195,11 @@ def moments(
     """`with_sizes` at the query of index which[i] and the finite length L[i]."""
     ends = fixed(jnp.min(L)), fixed(jnp.max(L))
     nodes = ONE_LENGTH if len(L) == 1 else MANY_LENGTHS
-    every = jax.lax.map(lambda tilt: _sums(law, tilt, V, ends, nodes, trace), tilts)
+    if len(tilts) == 1:
+        one = _sums(law, tilts[0], V, ends, nodes, trace)
+        every = jax.tree.map(lambda leaf: jnp.asarray(leaf)[None], one)
+    else:
+        every = jax.lax.map(lambda tilt: _sums(law, tilt, V, ends, nodes, trace), tilts)
 
     def at(pair: tuple[Array, Array]) -> tuple[Array, ...]:
         sums = jax.tree.map(lambda leaf: leaf[pair[0]], every)
