@@ -52,6 +52,7 @@ def _as_mixture(small):
     return lp.Mixture([small.n, 1], [atoms, tail])
 
 
+@pytest.mark.slow
 def test_attend_to_a_compressed_prompt_is_attention_on_its_mixture():
     keys, values, queries = _tokens()
     small = lp.compress(lp.KeyValues(keys, values), queries, atoms=5, rank=2)

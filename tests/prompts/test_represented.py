@@ -64,6 +64,7 @@ QUANTITIES = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("quantity", QUANTITIES, ids=lambda q: q.label + getattr(q, "to", ""))
 @pytest.mark.parametrize("u", [2.0, 5.0])
 def test_expect_of_points_uses_the_known_limit(quantity, u):
@@ -96,6 +97,7 @@ def test_output_error_of_represented_tokens_near_the_end_of_their_domain():
     assert abs(found.value[1] - exact) < 5 * found.error[1] < 0.05 * exact
 
 
+@pytest.mark.slow
 def test_expect_of_points_over_queries_uses_the_known_limit():
     """Several queries at once, each with its own points."""
     nu = lp.Empirical([[2.0], [-1.0], [4.0]], [0.5, 0.3, 0.2])
