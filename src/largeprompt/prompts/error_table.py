@@ -63,7 +63,7 @@ class ErrorTable(eqx.Module):
         else:
             each = [known_integrals(sums, padded) for sums in self.jacobian]
             value, error = np.stack(each, axis=1)
-        value = self.factor[:, None] * certified(value, error, self.widest)
+        value = self.factor[:, None] * certified(value, error, lambda: self.widest)
         value, error = (np.where(finite, a, 0.0) for a in (value, error))
         return LengthErrors(*(a.reshape(*self.batch, len(L)) for a in (value, error)))
 

@@ -5,6 +5,7 @@ lengths. Known numbers are computed by NumPy, traced ones by JAX.
 """
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import equinox as eqx
@@ -63,15 +64,15 @@ def _compiled(
     return jax.lax.map(one, (jnp.asarray(index), L), batch_size=size)
 
 
-def certified(value: Any, error: Values, widest: float) -> Any:
+def certified(value: Any, error: Values, widest: Callable[[], float] | None = None) -> Any:
     """The value; raises where its relative error is too large.
 
-    The message says how far the scores of the tokens are apart, `widest` if that is known: outliers
-    among them are the usual reason.
+    For known numbers the message says how far the scores of the tokens are apart, `widest()`:
+    outliers among them are the usual reason.
     """
     received = "scores or lengths too wide for the nodes"
-    if not isinstance(error, Tracer) and not np.all(np.asarray(error) <= _ACCURACY):
-        received = f"{np.max(error):.1e} for tokens whose scores differ by {widest:.3g}"
+    if widest is not None and not np.all(error <= _ACCURACY):
+        received = f"{np.max(error):.1e} for tokens whose scores differ by {widest():.3g}"
     return _checks.require(
         value,
         ~(error <= _ACCURACY),
@@ -103,8 +104,7 @@ def jacobian_errors(
             if len(here):
                 sums = known_sums(V, law, tilts[query], (float(ends[0]), float(ends[1])))
                 value[here], error[here] = known_integrals(sums, L[here])
-    widest = math.nan if traced else law.widest_scores(tilts)
-    value = certified(value, error, widest)
+    value = certified(value, error, None if traced else lambda: law.widest_scores(tilts))
     value, error = (xp.where(finite, a.reshape(shape), 0.0) for a in (value, abs(value) * error))
     return Bounded(value, fixed(error))
 

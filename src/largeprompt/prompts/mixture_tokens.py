@@ -148,7 +148,7 @@ def _traced(
             law, tilts, V, which.ravel(), L.ravel(), trace=trace
         )
         limit = (jax.vmap(law.tilted_mean)(tilts) @ V.T)[which]
-    second = certified(second, jnp.max(relative), math.nan)
+    second = certified(second, jnp.max(relative, initial=0.0))
 
     def shaped(part: Values, inner: int) -> Values:
         part = part.reshape((*L.shape, *part.shape[1:]))
