@@ -33,10 +33,8 @@ _STEPS = 200
 # Steps of a descent, and how many times the best risk so far its own may be at their start: a
 # descent that is further above is given up. Large scores need large tables.
 _STAGES = ((5, 2.0), (_STEPS, 1.05))
-_AGAIN, _ENOUGH = (
-    10,
-    1e-9,
-)  # descents from their ends, and relative gain below which one is the last
+# descents from their ends, and relative gain below which one is the last
+_AGAIN, _ENOUGH = 10, 1e-9
 # Heads may do best in the limit A_h -> 0, b_h -> infinity, where terms of size b^2 l / L cancel:
 # this part of them is added to the risk, so that the descent ends before rounding decides.
 _CANCELLED = 1e-11
