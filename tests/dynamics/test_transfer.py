@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import largeprompt as lp
+from largeprompt.dynamics.transfer import Comparison
 
 pytestmark = pytest.mark.slow
 TASK = lp.LinearRegression(np.eye(1))
@@ -118,3 +119,12 @@ def test_prompt_length_for_risk_of_linear_attention():
     """d = 1, Sig = 1, no noise: the best risk is 1/2 (1 - 1/(1 + 2/L)) = 1/(L + 2)."""
     found = lp.prompt_length_for_risk(TASK, 0.01, attention="linear")
     assert found.length.values.tolist() == [98.0]
+
+
+def test_comparison_envelope_of_known_numbers():
+    """g_2 t exp(beta t) = .1 e^2, .2 e^4, .3 e^6 = .739, 10.9, 121, in a ball of radius 11."""
+    times = np.array([1.0, 2.0, 3.0])
+    found = Comparison(times, times, times, times, (0.0, 0.0), 2.0, 0.1, 11.0)
+    np.testing.assert_allclose(10**found.log10_envelope, 0.1 * times * np.exp(2 * times))
+    assert found.informative_until == 2.0
+    assert found._replace(radius=0.5).informative_until == 0.0
