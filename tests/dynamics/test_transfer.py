@@ -9,7 +9,6 @@ import pytest
 import largeprompt as lp
 from largeprompt.dynamics.transfer import Comparison
 
-pytestmark = pytest.mark.slow
 TASK = lp.LinearRegression(np.eye(1))
 START = lp.BlockParams([[0.5]], 0.5)
 TIMES = np.linspace(0.1, 3, 30)
@@ -20,6 +19,7 @@ def flows():
     return {L: lp.gradient_flow(TASK, START, L, 3.0, saveat=TIMES) for L in (100, 10_000, math.inf)}
 
 
+@pytest.mark.slow
 def test_compare_has_the_gaps_of_the_recorded_paths(flows):
     found = lp.compare(flows[100], flows[math.inf])
     a, b = (flows[100].params, flows[math.inf].params)
@@ -29,6 +29,7 @@ def test_compare_has_the_gaps_of_the_recorded_paths(flows):
     assert found.limiting_risks == (flows[100].risk[-1], flows[math.inf].risk[-1])
 
 
+@pytest.mark.slow
 def test_compare_satisfies_lemma_d_1_and_gaps_shrink(flows):
     near, far = (lp.compare(flows[L], flows[math.inf]) for L in (10_000, 100))
     for found in (near, far):
@@ -40,6 +41,7 @@ def test_compare_satisfies_lemma_d_1_and_gaps_shrink(flows):
     assert near.informative_until > far.informative_until
 
 
+@pytest.mark.slow
 def test_compare_beta_and_g2_are_suprema_over_the_ball(flows):
     """Against a dense grid of the disc: R_inf = 1/2 (ab - 1)^2, its Hessian by hand."""
     found = lp.compare(flows[100], flows[math.inf])
@@ -60,6 +62,7 @@ def test_compare_beta_and_g2_are_suprema_over_the_ball(flows):
     np.testing.assert_allclose(found.g2, gaps.max(), rtol=0.05)
 
 
+@pytest.mark.slow
 def test_compare_extends_a_stationary_flow():
     times = np.geomspace(0.1, 1e3, 30)
     infinite = lp.gradient_flow(TASK, START, math.inf, saveat=times)
@@ -72,6 +75,7 @@ def test_compare_extends_a_stationary_flow():
     assert found.risk_gap[-1] < 0.05
 
 
+@pytest.mark.slow
 def test_transfer_curve_reports_the_rate():
     """1/L for linear attention; slower for softmax, whose weights are heavy-tailed once a = 1."""
     linear = lp.transfer_curve(TASK, START, [1e3, 1e4, 1e5], 3.0, "linear")
@@ -83,6 +87,7 @@ def test_transfer_curve_reports_the_rate():
     assert np.all(softmax.risk_gap_error == 0)
 
 
+@pytest.mark.slow
 def test_compare_of_sampled_risks_has_an_error():
     """The gap of two risks on the same fresh prompts, against other prompts within 5 standard
     errors.
@@ -102,6 +107,7 @@ def test_compare_of_sampled_risks_has_an_error():
     assert abs(found.risk_gap[-1] - gap) <= 5 * error
 
 
+@pytest.mark.slow
 def test_prompt_length_for_risk_is_the_smallest_length():
     """From more than one token leaves, 0.5, downwards: two and three tokens are best read with
     scores of deviation 16 and 6.
