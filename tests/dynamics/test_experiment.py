@@ -117,6 +117,22 @@ def test_published_experiment_on_a_small_scale():
     assert found.attrs["variant"] == "released-code"
 
 
+def test_published_experiment_of_the_theory():
+    """Flows of long prompts fall to b A = Sig^-1; linear attention keeps |A| = b."""
+    found = lp.published_experiment("theory", lengths=[1e6], references=False)
+    assert found.risk.dims == ("attention", "length", "time")
+    assert found.time.values[[0, -1]] == pytest.approx([0.1, 1000.0])
+    assert np.max(np.diff(found.risk.values)) < 1e-14
+    assert np.all(found.limit_gap < 1e-3)
+    np.testing.assert_allclose(
+        found.trained.values[0, 0] @ published_task("theory").cov, np.eye(5), atol=1e-3
+    )
+    assert np.all(found.route_ratio == 0)
+    norm = np.linalg.norm(found.final_A.values, axis=(-2, -1))
+    assert norm[1] == pytest.approx(found.final_b.values[1], rel=1e-8)
+    assert (found.attrs["method"], found.attrs["init"]) == ("flow", "balanced")
+
+
 def test_balanced_weights_are_initialisation_9():
     """A = alpha Theta Theta' / |Theta Theta'|, b = alpha, nothing else; a Theta for each key."""
     task = published_task()

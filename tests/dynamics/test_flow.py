@@ -11,7 +11,6 @@ import pytest
 import largeprompt as lp
 from tests.oracles import flow as oracle
 
-pytestmark = pytest.mark.slow
 COV = np.array([[1.0, 0.5], [0.5, 1.5]])
 TASK = lp.LinearRegression(COV)
 KEY = jax.random.key(5)
@@ -129,6 +128,7 @@ def test_gradient_flow_of_linear_attention_ends_at_its_minimiser():
     np.testing.assert_allclose(run.risk[-1], best.risk, rtol=1e-9)
 
 
+@pytest.mark.slow
 def test_gradient_flow_preserves_block_form():
     task = lp.LinearRegression([[1.5]])
     block = lp.BlockParams([[0.3]], 0.4)
@@ -143,6 +143,7 @@ def test_gradient_flow_preserves_block_form():
     np.testing.assert_array_equal(same.risk, same.training_loss)
 
 
+@pytest.mark.slow
 def test_gradient_flow_reports_the_risk_on_fresh_prompts():
     """16 prompts are fitted far below the risk, which other prompts confirm within 5 standard
     errors.
@@ -164,6 +165,7 @@ def test_gradient_flow_reports_the_risk_on_fresh_prompts():
     assert run.risk[-1] - run.training_loss[-1] > 5 * error
 
 
+@pytest.mark.slow
 def test_gradient_flow_of_a_general_head_reports_the_risk_on_fresh_w():
     """Eight tasks are fitted below the risk; five standard errors of eight scramblings as in the
     tests of the risk.
@@ -182,6 +184,7 @@ def test_gradient_flow_of_a_general_head_reports_the_risk_on_fresh_w():
     assert found.value - run.training_loss[-1] > 5 * found.error
 
 
+@pytest.mark.slow
 def test_gradient_flow_of_a_general_head_is_exact_at_infinity():
     """There the risk has a closed form: nothing is sampled, and no key is needed."""
     rng = np.random.default_rng(3)

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 import largeprompt as lp
+from largeprompt.dynamics.transfer import Comparison
 
-pytestmark = pytest.mark.slow
 TASK = lp.LinearRegression(np.eye(1))
 START = lp.BlockParams([[0.5]], 0.5)
 TIMES = np.linspace(0.1, 3, 30)
@@ -19,6 +19,7 @@ def flows():
     return {L: lp.gradient_flow(TASK, START, L, 3.0, saveat=TIMES) for L in (100, 10_000, math.inf)}
 
 
+@pytest.mark.slow
 def test_compare_has_the_gaps_of_the_recorded_paths(flows):
     found = lp.compare(flows[100], flows[math.inf])
     a, b = (flows[100].params, flows[math.inf].params)
@@ -28,6 +29,7 @@ def test_compare_has_the_gaps_of_the_recorded_paths(flows):
     assert found.limiting_risks == (flows[100].risk[-1], flows[math.inf].risk[-1])
 
 
+@pytest.mark.slow
 def test_compare_satisfies_lemma_d_1_and_gaps_shrink(flows):
     near, far = (lp.compare(flows[L], flows[math.inf]) for L in (10_000, 100))
     for found in (near, far):
@@ -39,6 +41,7 @@ def test_compare_satisfies_lemma_d_1_and_gaps_shrink(flows):
     assert near.informative_until > far.informative_until
 
 
+@pytest.mark.slow
 def test_compare_beta_and_g2_are_suprema_over_the_ball(flows):
     """Against a dense grid of the disc: R_inf = 1/2 (ab - 1)^2, its Hessian by hand."""
     found = lp.compare(flows[100], flows[math.inf])
@@ -59,6 +62,7 @@ def test_compare_beta_and_g2_are_suprema_over_the_ball(flows):
     np.testing.assert_allclose(found.g2, gaps.max(), rtol=0.05)
 
 
+@pytest.mark.slow
 def test_compare_extends_a_stationary_flow():
     times = np.geomspace(0.1, 1e3, 30)
     infinite = lp.gradient_flow(TASK, START, math.inf, saveat=times)
@@ -71,6 +75,7 @@ def test_compare_extends_a_stationary_flow():
     assert found.risk_gap[-1] < 0.05
 
 
+@pytest.mark.slow
 def test_transfer_curve_reports_the_rate():
     """1/L for linear attention; slower for softmax, whose weights are heavy-tailed once a = 1."""
     linear = lp.transfer_curve(TASK, START, [1e3, 1e4, 1e5], 3.0, "linear")
@@ -82,6 +87,7 @@ def test_transfer_curve_reports_the_rate():
     assert np.all(softmax.risk_gap_error == 0)
 
 
+@pytest.mark.slow
 def test_compare_of_sampled_risks_has_an_error():
     """The gap of two risks on the same fresh prompts, against other prompts within 5 standard
     errors.
@@ -101,6 +107,7 @@ def test_compare_of_sampled_risks_has_an_error():
     assert abs(found.risk_gap[-1] - gap) <= 5 * error
 
 
+@pytest.mark.slow
 def test_prompt_length_for_risk_is_the_smallest_length():
     """From more than one token leaves, 0.5, downwards: two and three tokens are best read with
     scores of deviation 16 and 6.
@@ -118,3 +125,12 @@ def test_prompt_length_for_risk_of_linear_attention():
     """d = 1, Sig = 1, no noise: the best risk is 1/2 (1 - 1/(1 + 2/L)) = 1/(L + 2)."""
     found = lp.prompt_length_for_risk(TASK, 0.01, attention="linear")
     assert found.length.values.tolist() == [98.0]
+
+
+def test_comparison_envelope_of_known_numbers():
+    """g_2 t exp(beta t) = .1 e^2, .2 e^4, .3 e^6 = .739, 10.9, 121, in a ball of radius 11."""
+    times = np.array([1.0, 2.0, 3.0])
+    found = Comparison(times, times, times, times, (0.0, 0.0), 2.0, 0.1, 11.0)
+    np.testing.assert_allclose(10**found.log10_envelope, 0.1 * times * np.exp(2 * times))
+    assert found.informative_until == 2.0
+    assert found._replace(radius=0.5).informative_until == 0.0

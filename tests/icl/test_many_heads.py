@@ -286,6 +286,31 @@ def test_minimiser_of_four_heads_is_no_worse_than_two_pairs():
     assert float(TASK.risk(found.params, 20).value) == pytest.approx(float(found.risk), rel=1e-6)
 
 
+@pytest.mark.slow
+def test_minimiser_of_three_heads():
+    """Uneven in size, where one head next to an opposite pair has 0.257297 at the range's end."""
+    found = TASK.minimiser(10, heads=3)
+    assert float(found.risk) == pytest.approx(0.2566329, abs=1e-7)
+    assert found.status == "converged"
+    assert found.gradient_norm < 1e-8
+    rng = np.random.default_rng(0)
+    for factors in 1 + 0.1 * rng.uniform(-1, 1, size=(8, 3, 2)):
+        pairs = zip(factors, found.params.heads, strict=True)
+        near = _params([(a * np.asarray(head.A), b * float(head.b)) for (a, b), head in pairs])
+        assert float(TASK.risk(near, 10).value) > float(found.risk)
+
+
+def test_minimiser_of_two_heads_in_32_bit_mode(mode_32):
+    """The same digits as in 64-bit mode."""
+    task = lp.LinearRegression(np.eye(1), noise_variance=0.1)
+    found = task.minimiser(1000, heads=2)
+    with jax.enable_x64(True):
+        expected = task.minimiser(1000, heads=2)
+    assert float(found.risk) == float(expected.risk)
+    np.testing.assert_array_equal(flattened(found.params), flattened(expected.params))
+    assert found.status == expected.status
+
+
 def test_minimiser_leaves_out_directions_without_variance():
     """A third input that never varies: the heads of the two others, and zeros."""
     whole = lp.LinearRegression(np.diag([1.0, 1.0, 0.0]), np.eye(3) / 3, 0.1)

@@ -30,6 +30,23 @@ def test_params_predict_the_same_in_every_form():
         general.to_block()
 
 
+def test_rescaled_is_the_derivative_of_a_change_of_scale():
+    """Of (U, v) -> (U / c, c v) at c = 1: (-U, v), and twice that for two factors of each."""
+    rng = np.random.default_rng(0)
+    weights = rng.normal(size=(4, 3, 3))
+    head = lp.HeadParams(weights[0], weights[1, 0])
+    factored = lp.FactoredParams(*weights[:3], weights[3, :1], scale=0.4)
+    block = lp.BlockParams(weights[2, :2, :2], 1.5)
+    several = lp.MultiHeadParams([head, block])
+    cases = [(params, params.rescaled(), 1) for params in (head, block)]
+    cases += zip(several.heads, several.rescaled().heads, (1, 1), strict=True)
+    for params, change, speed in [*cases, (factored, factored.rescaled(), 2)]:
+        params, change = (jax.tree.map(jnp.asarray, tree) for tree in (params, change))
+        (U, v), (dU, dv) = jax.jvp(lambda p: p.matrices(), (params,), (change,))
+        np.testing.assert_allclose(dU, -speed * U, rtol=1e-12)
+        np.testing.assert_allclose(dv, speed * v, rtol=1e-12)
+
+
 def test_product_regression_has_the_closed_form_of_tanh():
     """At u = (u_x, u_y) the tilted mean is (t, w't + tau^2 u_y), t = tanh(u_x + w u_y)."""
     task = lp.ProductRegression(lp.Rademacher(2), noise_variance=0.3)

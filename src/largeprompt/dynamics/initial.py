@@ -3,7 +3,6 @@
 import math
 import warnings
 
-import jax.numpy as jnp
 import numpy as np
 
 from .. import _checks
@@ -57,11 +56,11 @@ def balanced_init(
     """
     d = len(input_covariance(task, "balanced_init"))
     value = _checks.number("alpha", alpha, "pass a number > 0", above=0.0)
-    root = np.eye(d) if theta is None else _checks.finite("theta", theta)
-    root = _checks.shaped("theta", jnp.asarray(root), (d, "k"))
-    product = jnp.matmul(root, root.T, precision="highest")
-    norm = jnp.linalg.norm(product)
-    if not float(norm) > 0:
+    root = np.eye(d) if theta is None else _checks.known_finite("theta", theta)
+    root = _checks.shaped("theta", root, (d, "k"))
+    product = root @ root.T
+    norm = np.linalg.norm(product)
+    if not norm > 0:
         raise _checks.error("theta must not be zero", "a zero matrix", "pass jnp.eye(d)")
     largest = admissible_alpha(task)
     if value >= largest:

@@ -217,12 +217,19 @@ def newton(valley: Objective, y: np.ndarray, step_of: _StepRule) -> np.ndarray:
 
 
 def dense_step(valley: Objective, y: np.ndarray, gradient: np.ndarray) -> np.ndarray:
+    scaled, scale = scaled_hessian(valley, y)
+    return np.linalg.lstsq(scaled, gradient / scale)[0] / scale
+
+
+def scaled_hessian(valley: Objective, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The Hessian with diagonal entries of size 1, and the scales that its axes were divided by.
+
+    So the flat direction of the valley does not pass for a null space.
+    """
     hessian = np.stack([_along(valley, y, e) for e in np.eye(len(y))])
-    # scaled, so that the flat direction of the valley does not pass for a null space
     diagonal = np.abs(np.diag(hessian))
     scale = np.sqrt(np.where(diagonal > 0, diagonal, 1.0))
-    scaled = (hessian + hessian.T) / 2 / scale / scale[:, None]
-    return np.linalg.lstsq(scaled, gradient / scale)[0] / scale
+    return (hessian + hessian.T) / 2 / scale / scale[:, None], scale
 
 
 def _streamed_step(valley: Objective, y: np.ndarray, gradient: np.ndarray) -> np.ndarray:

@@ -16,7 +16,7 @@ from jaxtyping import Float, Int
 from .._arrays import Values, to_numpy
 from ._exact_risk import label_size
 from .many_head_risk import ManyHeadRisk, SummedRisk
-from .minimise import CONVERGED, at_unit_scale, best_linear, dense_step, newton
+from .minimise import CONVERGED, at_unit_scale, best_linear, dense_step, newton, scaled_hessian
 from .params import BlockParams, MultiHeadParams
 from .risks import Attention
 
@@ -28,14 +28,13 @@ _SPREAD = 0.3  # untied heads start at different sizes: equal ones would stay eq
 _DEVIATIONS = np.geomspace(0.25, 4.0, 9)  # root mean square of the scores of a head that is added
 _TOWARDS_ZERO = 3.0  # added to ln b at fixed b A
 _TRIED = 2  # starts of an added head that are descended from
+_FLATTEST = 1e-8  # curvature that a first step assumes, where diagonal entries are 1
 _STEPS = 200
 # Steps of a descent, and how many times the best risk so far its own may be at their start: a
 # descent that is further above is given up. Large scores need large tables.
 _STAGES = ((5, 2.0), (_STEPS, 1.05))
-_AGAIN, _ENOUGH = (
-    10,
-    1e-9,
-)  # descents from their ends, and relative gain below which one is the last
+# descents from their ends, and relative gain below which one is the last
+_AGAIN, _ENOUGH = 10, 1e-9
 # Heads may do best in the limit A_h -> 0, b_h -> infinity, where terms of size b^2 l / L cancel:
 # this part of them is added to the risk, so that the descent ends before rounding decides.
 _CANCELLED = 1e-11
@@ -210,14 +209,16 @@ def _best(
     best = _better(best, [_Start(two(start)[0], two, start)])
     while len(best.valley.signs) < heads:
         left = heads - len(best.valley.signs)
-        rows = best.y.reshape(-1, len(basis) + 1)
+        # only untied heads can take away what is even in the prediction of a single head
+        grown = best if left > 1 else _untied(best)
+        rows = grown.y.reshape(-1, len(basis) + 1)
         # near the limit A = 0 of the heads there are too: a descent that starts further away may
         # end at the largest scores known
         small = (rows + np.append(np.zeros(len(basis)), _TOWARDS_ZERO)).ravel()
         ends = [
             _descended(start.valley, start.y)
-            for y in (small, best.y)
-            for start in best.valley.with_row(y, pair=left > 1)[:_TRIED]
+            for y in (small, grown.y)
+            for start in grown.valley.with_row(y, pair=left > 1)[:_TRIED]
         ]
         best = min(ends, key=lambda end: end.risk)
     tied = _polished(best)  # first, as pairs near A = 0 make other changes stiff
@@ -263,6 +264,15 @@ def _untied(end: _Start) -> _Start:
 def _descended(valley: _Valley, start: np.ndarray, steps: int = _STEPS) -> _Start:
     from scipy.optimize import minimize  # a fifth of a second of import, only where it is used
 
-    options = {"maxiter": steps, "gtol": 1e-10}
+    # without the scales of the coordinates, the first step may end at the largest scores known
+    options = {"maxiter": steps, "gtol": 1e-10, "hess_inv0": _inverse_size(valley, start)}
     found = minimize(valley, start, jac=True, method="BFGS", options=options)
     return _Start(float(found.fun), valley, found.x)
+
+
+def _inverse_size(valley: _Valley, y: np.ndarray) -> np.ndarray:
+    """The inverse of |H|, the Hessian with the absolute values of its eigenvalues."""
+    scaled, scale = scaled_hessian(valley, y)
+    values, axes = np.linalg.eigh(scaled)
+    half = axes / np.sqrt(np.maximum(np.abs(values), _FLATTEST)) / scale[:, None]
+    return half @ half.T
