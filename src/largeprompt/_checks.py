@@ -11,8 +11,8 @@ import math
 import operator
 import re
 from collections.abc import Callable
-from functools import wraps
-from typing import Any, TypeVar
+from functools import partial, wraps
+from typing import Any, Literal, TypeVar, get_args, get_origin
 
 import equinox as eqx
 import jax
@@ -38,6 +38,7 @@ _KINDS = {
     "Dataset": ("a dataset", "pass what concentration_curve returned"),
 }
 
+_MOST = 2**53  # the largest count
 _ON_HOST = 2**20  # entries up to which an array on another device is checked on the host
 
 
@@ -68,21 +69,26 @@ def require(value: Any, bad: Any, *, rule: str, received: str, fix: str) -> Any:
 def accepts(**kinds: type) -> Callable[[Callable[..., Result]], Callable[..., Result]]:
     """Decorator that checks the classes of arguments, for example head=AbstractHead.
 
+    It also checks the arguments annotated as `bool` or as a choice of texts, `Literal["U", "V"]`.
     Rules that compiled programs find broken raise ValueError, as all others do. The classes are
     abstract ones, so that classes written by users pass.
     """
 
     def decorate(function: Callable[..., Result]) -> Callable[..., Result]:
-        names = list(inspect.signature(function).parameters)
-        places = {name: names.index(name) for name in kinds}
+        parameters = inspect.signature(function).parameters.items()
+        checks = [
+            (name, place, check)
+            for place, (name, parameter) in enumerate(parameters)
+            if (check := _check_of(parameter.annotation, kinds.get(name))) is not None
+        ]
 
         @wraps(function)
         def wrapped(*args: Any, **kwargs: Any) -> Result:
-            for name, place in places.items():
+            for name, place, check in checks:
                 if place < len(args):
-                    kind(name, args[place], kinds[name])
+                    check(name, args[place])
                 elif name in kwargs:
-                    kind(name, kwargs[name], kinds[name])
+                    check(name, kwargs[name])
             try:
                 return function(*args, **kwargs)
             except eqx.EquinoxRuntimeError as cause:
@@ -97,6 +103,30 @@ def accepts(**kinds: type) -> Callable[[Callable[..., Result]], Callable[..., Re
         return wrapped
 
     return decorate
+
+
+def _check_of(annotation: Any, wanted: type | None) -> Callable[[str, Any], Any] | None:
+    """The check of an argument: its class, or what its annotation says of texts and flags."""
+    if wanted is not None:
+        return partial(kind, wanted=wanted)
+    if annotation is bool:
+        return flag
+    if get_origin(annotation) is Literal:
+        return partial(choice, choices=get_args(annotation))
+    return None
+
+
+def choice(name: str, value: Any, choices: tuple[str, ...]) -> None:
+    """Raise unless `value` is one of the texts in `choices`."""
+    if not (isinstance(value, str) and value in choices):
+        texts = " or ".join(map(repr, choices)) if len(choices) == 2 else f"one of {choices}"
+        raise error(f"{name} must be {texts}", shown(value))
+
+
+def flag(name: str, value: Any) -> None:
+    """Raise unless `value` is True or False."""
+    if not isinstance(value, (bool, np.bool_)):
+        raise error(f"{name} must be True or False", shown(value))
 
 
 def kind(name: str, value: Any, wanted: type) -> Any:
@@ -145,6 +175,8 @@ def tokens(name: str, value: ArrayInput) -> Float[Array, "..."]:
 def _array(name: str, value: Any) -> Any:
     """`value` as an array of JAX or NumPy; entries that are masked must not become numbers."""
     if isinstance(value, jax.Array):
+        if jnp.issubdtype(value.dtype, jax.dtypes.extended):
+            raise ValueError(_not_numbers(name, f"dtype {value.dtype}"))
         return value
     if np.ma.is_masked(value):
         count = int(np.sum(np.ma.getmaskarray(value)))
@@ -258,6 +290,8 @@ def count(name: str, value: Any, least: int = 1) -> int:
             shown(value),
             f"pass a Python int, {name} >= {least}",
         )
+    if number > _MOST:
+        raise error(f"{name} must be at most {_MOST}", shown(value))
     return number
 
 
@@ -265,7 +299,7 @@ def shown(value: Any) -> str:
     """A value in an error message: its repr, the middle left out where that is long."""
     if isinstance(value, int) and abs(value) >= 10**40:
         return f"an integer of {math.floor(math.log10(abs(value))) + 1} digits"
-    text = repr(value)
+    text = " ".join(repr(value).split())
     return text if len(text) <= 120 else f"{text[:80]} ... {text[-20:]}"
 
 
@@ -395,15 +429,10 @@ def key(value: Any) -> Array:
     )
 
 
-def measures(name: str, parts: Any, kind: type) -> tuple:
+def measures(name: str, parts: Any, kind: type | tuple[type, ...]) -> tuple:
     """`parts` as a non-empty tuple of measures on one space."""
-    parts = tuple(parts)
-    if not parts or not all(isinstance(part, kind) for part in parts):
-        raise error(
-            f"{name} must be a non-empty sequence of measures",
-            f"{[type(part).__name__ for part in parts]}",
-            "wrap a plain array of points in Empirical",
-        )
+    rule = f"{name} must be a non-empty sequence of measures"
+    parts = several(parts, kind, rule, "wrap a plain array of points in Empirical")
     if len({part.dim for part in parts}) > 1:
         raise error(
             f"{name} must live in one dimension",
@@ -415,11 +444,14 @@ def measures(name: str, parts: Any, kind: type) -> tuple:
 
 def instances(values: Any, kind: type, rule: str, fix: str) -> tuple:
     """Validate one object of a class, or a non-empty sequence of them; return a tuple."""
-    if isinstance(values, kind):
-        return (values,)
+    return (values,) if isinstance(values, kind) else several(values, kind, rule, fix)
+
+
+def several(values: Any, kind: type | tuple[type, ...], rule: str, fix: str) -> tuple:
+    """Validate a non-empty sequence of objects of a class; return a tuple."""
     try:
         found = tuple(values)
-    except TypeError as cause:
+    except (TypeError, RuntimeError) as cause:
         raise error(rule, type(values).__name__, fix) from cause
     if not found or not all(isinstance(value, kind) for value in found):
         raise error(rule, f"{[type(value).__name__ for value in found]}", fix)

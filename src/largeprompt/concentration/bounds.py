@@ -56,6 +56,7 @@ def proposition_3_1(
     return _bound("output", c1, c2, sigma, L)
 
 
+@_checks.accepts()
 def proposition_3_4(
     c1: ArrayInput, c2: ArrayInput, sigma: ArrayInput, L: ArrayInput, parameter: Literal["U", "V"]
 ) -> Float[np.ndarray, "..."]:
@@ -66,8 +67,6 @@ def proposition_3_4(
     >>> print(lp.proposition_3_4(2.0, 1.0, 1.0, [10, 100], parameter="U").round(4))
     [1.0604 0.4242]
     """
-    if parameter not in ("U", "V"):
-        raise _checks.error("parameter must be 'U' or 'V'", repr(parameter), "pass 'U'")
     return _bound(f"gradient_{parameter}", c1, c2, sigma, L)
 
 
