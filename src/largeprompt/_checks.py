@@ -12,6 +12,7 @@ import operator
 import re
 from collections.abc import Callable
 from functools import partial, wraps
+from types import NoneType
 from typing import Any, Literal, TypeVar, get_args, get_origin
 
 import equinox as eqx
@@ -33,6 +34,7 @@ AnyArray = TypeVar("AnyArray")
 _KINDS = {
     "AbstractHead": ("an attention head", "pass Head(U=U, V=V) or MultiHead([head, ...])"),
     "AbstractMeasure": ("a measure", "wrap tokens of shape (L, d) as Empirical(tokens)"),
+    "AbstractParams": ("the parameters of a head", "pass for example BlockParams(A, b)"),
     "AbstractTask": ("a task", "pass for example LinearRegression(cov)"),
     "Trajectory": ("a trajectory", "pass what gradient_flow returned"),
     "Dataset": ("a dataset", "pass what concentration_curve returned"),
@@ -69,8 +71,8 @@ def require(value: Any, bad: Any, *, rule: str, received: str, fix: str) -> Any:
 def accepts(**kinds: type) -> Callable[[Callable[..., Result]], Callable[..., Result]]:
     """Decorator that checks the classes of arguments, for example head=AbstractHead.
 
-    It also checks the arguments annotated as `bool` or as a choice of texts, `Literal["U", "V"]`.
-    Rules that compiled programs find broken raise ValueError, as all others do. The classes are
+    It also checks arguments by their annotations: a class that `_KINDS` explains, `float`, `bool`,
+    a choice of texts such as `Literal["U", "V"]`; each also with `| None`. Rules that compiled programs find broken raise ValueError, as all others do. The classes are
     abstract ones, so that classes written by users pass.
     """
 
@@ -106,14 +108,18 @@ def accepts(**kinds: type) -> Callable[[Callable[..., Result]], Callable[..., Re
 
 
 def _check_of(annotation: Any, wanted: type | None) -> Callable[[str, Any], Any] | None:
-    """The check of an argument: its class, or what its annotation says of texts and flags."""
+    """The check of an argument by its class, or by its annotation where no class is given."""
     if wanted is not None:
         return partial(kind, wanted=wanted)
-    if annotation is bool:
-        return flag
+    kinds = [each for each in get_args(annotation) if each is not NoneType]
+    if len(kinds) == 1 and NoneType in get_args(annotation):
+        check = _check_of(kinds[0], None)
+        return check and (lambda name, value: None if value is None else check(name, value))
+    if getattr(annotation, "__name__", None) in _KINDS:
+        return partial(kind, wanted=annotation)
     if get_origin(annotation) is Literal:
         return partial(choice, choices=get_args(annotation))
-    return None
+    return {bool: flag, float: number}.get(annotation)
 
 
 def choice(name: str, value: Any, choices: tuple[str, ...]) -> None:
@@ -319,7 +325,7 @@ def indices(name: str, value: Any, size: int) -> np.ndarray:
 def number(
     name: str,
     value: Any,
-    fix: str,
+    fix: str = "",
     *,
     least: float = -math.inf,
     above: float = -math.inf,
@@ -328,7 +334,7 @@ def number(
     """`value` as a Python float in the given range."""
     try:
         found = float(value)
-    except (TypeError, ValueError, OverflowError, jax.errors.JAXTypeError) as cause:
+    except (TypeError, ValueError, OverflowError, RuntimeError) as cause:
         raise error(f"{name} must be a number", shown(value), fix) from cause
     if not (found >= least and found > above and (math.isfinite(found) or not finite)):
         bounds = [f">= {least:g}"] * (least > -math.inf) + [f"> {above:g}"] * (above > -math.inf)

@@ -90,7 +90,11 @@ def _bound(
             f"{lengths[~(lengths >= 2)][0]:g}" if lengths.ndim else f"{lengths:g}",
             "leave out L = 1: the bound is 0 there and the error is not",
         )
-    return np.asarray(constants[0] * np.exp(_log_shape(quantity, constants[1], parameter, lengths)))
+    with np.errstate(over="ignore"):
+        found = constants[0] * np.exp(_log_shape(quantity, constants[1], parameter, lengths))
+    if np.any(np.isinf(found)):
+        raise _checks.error("the bound must be below 1e308", f"c1={c1}, sigma={sigma}")
+    return np.asarray(found)
 
 
 def _log_shape(quantity: str, c2: float, sigma: float, L: np.ndarray) -> np.ndarray:
