@@ -72,8 +72,9 @@ def accepts(**kinds: type) -> Callable[[Callable[..., Result]], Callable[..., Re
     """Decorator that checks the classes of arguments, for example head=AbstractHead.
 
     It also checks arguments by their annotations: a class that `_KINDS` explains, `float`, `bool`,
-    a choice of texts such as `Literal["U", "V"]`; each also with `| None`. Rules that compiled programs find broken raise ValueError, as all others do. The classes are
-    abstract ones, so that classes written by users pass.
+    a choice of texts such as `Literal["U", "V"]`; each also with `| None`. Rules that compiled
+    programs find broken raise ValueError, as all others do. The classes are abstract ones, so that
+    classes written by users pass.
     """
 
     def decorate(function: Callable[..., Result]) -> Callable[..., Result]:
