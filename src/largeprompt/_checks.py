@@ -9,11 +9,13 @@ A message states the rule, what was received, and a fix. Shapes and other static
 import inspect
 import math
 import operator
+import os
 import re
 from collections.abc import Callable
 from functools import partial, wraps
+from pathlib import Path
 from types import NoneType
-from typing import Any, Literal, TypeVar, get_args, get_origin
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin
 
 import equinox as eqx
 import jax
@@ -36,6 +38,7 @@ _KINDS = {
     "AbstractMeasure": ("a measure", "wrap tokens of shape (L, d) as Empirical(tokens)"),
     "AbstractParams": ("the parameters of a head", "pass for example BlockParams(A, b)"),
     "AbstractTask": ("a task", "pass for example LinearRegression(cov)"),
+    "MonteCarlo": ("a MonteCarlo method", "pass lp.MonteCarlo(key)"),
     "Trajectory": ("a trajectory", "pass what gradient_flow returned"),
     "Dataset": ("a dataset", "pass what concentration_curve returned"),
 }
@@ -72,9 +75,9 @@ def accepts(**kinds: type) -> Callable[[Callable[..., Result]], Callable[..., Re
     """Decorator that checks the classes of arguments, for example head=AbstractHead.
 
     It also checks arguments by their annotations: a class that `_KINDS` explains, `float`, `bool`,
-    a choice of texts such as `Literal["U", "V"]`; each also with `| None`. Rules that compiled
-    programs find broken raise ValueError, as all others do. The classes are abstract ones, so that
-    classes written by users pass.
+    a path, a choice of texts such as `Literal["U", "V"]`; each also with `| None`. Rules that
+    compiled programs find broken raise ValueError, as all others do. The classes are abstract ones,
+    so that classes written by users pass.
     """
 
     def decorate(function: Callable[..., Result]) -> Callable[..., Result]:
@@ -113,9 +116,11 @@ def _check_of(annotation: Any, wanted: type | None) -> Callable[[str, Any], Any]
     if wanted is not None:
         return partial(kind, wanted=wanted)
     kinds = [each for each in get_args(annotation) if each is not NoneType]
-    if len(kinds) == 1 and NoneType in get_args(annotation):
-        check = _check_of(kinds[0], None)
+    if NoneType in get_args(annotation):
+        check = _check_of(Union[tuple(kinds)], None)  # noqa: UP007
         return check and (lambda name, value: None if value is None else check(name, value))
+    if kinds == [str, Path]:
+        return path
     if getattr(annotation, "__name__", None) in _KINDS:
         return partial(kind, wanted=annotation)
     if get_origin(annotation) is Literal:
@@ -134,6 +139,12 @@ def flag(name: str, value: Any) -> None:
     """Raise unless `value` is True or False."""
     if not isinstance(value, (bool, np.bool_)):
         raise error(f"{name} must be True or False", shown(value))
+
+
+def path(name: str, value: Any) -> None:
+    """Raise unless `value` is a path."""
+    if not isinstance(value, (str, os.PathLike)):
+        raise error(f"{name} must be a path", shown(value))
 
 
 def kind(name: str, value: Any, wanted: type) -> Any:
@@ -185,6 +196,14 @@ def _array(name: str, value: Any) -> Any:
         if jnp.issubdtype(value.dtype, jax.dtypes.extended):
             raise ValueError(_not_numbers(name, f"dtype {value.dtype}"))
         return value
+    _require_no_mask(name, value)
+    try:
+        return np.asarray(value)
+    except (TypeError, ValueError, OverflowError, RuntimeError) as cause:
+        raise ValueError(_not_numbers(name, f"{type(value).__name__} ({cause})")) from cause
+
+
+def _require_no_mask(name: str, value: Any) -> None:
     if np.ma.is_masked(value):
         count = int(np.sum(np.ma.getmaskarray(value)))
         raise error(
@@ -192,22 +211,19 @@ def _array(name: str, value: Any) -> Any:
             f"a masked array with {count} of them",
             f"drop those entries, or pass {name}.filled(number)",
         )
-    try:
-        return np.asarray(value)
-    except (TypeError, ValueError, OverflowError, RuntimeError) as cause:
-        raise ValueError(_not_numbers(name, f"{type(value).__name__} ({cause})")) from cause
 
 
 def known(name: str, value: ArrayInput) -> np.ndarray:
     """Cast a known number or array to float64 (JAX in 32-bit mode would not keep it)."""
+    _require_no_mask(name, value)
     try:
-        array = np.asarray(_array(name, value))
+        array = np.asarray(value)
         # Python integers of more than 64 bits
         whole = array.dtype == object and all(isinstance(entry, int) for entry in array.flat)
         if not whole and array.dtype.kind not in "biuf":
             raise TypeError(f"dtype {array.dtype}")
         return array.astype(np.float64)
-    except (TypeError, ValueError, OverflowError) as cause:
+    except (TypeError, ValueError, OverflowError, RuntimeError) as cause:
         raise error(
             f"{name} must be a real number or an array of them",
             f"{type(value).__name__} ({cause})",
@@ -312,7 +328,7 @@ def shown(value: Any) -> str:
 
 def indices(name: str, value: Any, size: int) -> np.ndarray:
     """`value` as sorted indices from 0 to size - 1, each once; negative ones count from the end."""
-    array = np.asarray(value)
+    array = np.asarray(_array(name, value))
     whole = array.ndim == 1 and (array.size == 0 or array.dtype.kind in "iu")
     if not whole or np.any(array < -size) or np.any(array >= size):
         raise error(

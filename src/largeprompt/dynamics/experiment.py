@@ -38,7 +38,7 @@ from jaxtyping import Key
 
 from .. import __version__, _checks
 from .._float64 import in_float64
-from .._lengths import one_length
+from .._lengths import length_vector
 from .._typing import Array, ArrayInput
 from ..icl import Attention, FactoredParams, LinearRegression
 from ..prompts import AbstractMethod, MonteCarlo
@@ -154,7 +154,10 @@ def published_experiment(
     >>> print(found.risk.dims, found.attrs["variant"])
     ('attention', 'length', 'seed', 'step') paper
     """
-    checked = [one_length(L) for L in lengths]
+    checked = length_vector(lengths).tolist()
+    steps, seed = _checks.count("steps", steps), _checks.count("seed", seed, least=0)
+    if record_every is not None:
+        record_every = _checks.count("record_every", record_every)
     task = published_task(variant)
     if variant == "theory":
         found = _flows(task, checked)
