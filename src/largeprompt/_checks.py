@@ -39,6 +39,7 @@ _KINDS = {
     "AbstractParams": ("the parameters of a head", "pass for example BlockParams(A, b)"),
     "AbstractTask": ("a task", "pass for example LinearRegression(cov)"),
     "MonteCarlo": ("a MonteCarlo method", "pass lp.MonteCarlo(key)"),
+    "Recording": ("a recording", "pass what lp.models.record returned"),
     "Trajectory": ("a trajectory", "pass what gradient_flow returned"),
     "Dataset": ("a dataset", "pass what concentration_curve returned"),
 }

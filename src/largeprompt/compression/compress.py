@@ -88,13 +88,14 @@ def compress(
             f"atoms={atoms}, size={size}",
             "pass atoms=n, rank=r, or size= in bytes",
         )
-    if size is not None and rank != "auto":
+    automatic = isinstance(rank, str) and rank == "auto"
+    if size is not None and not automatic:
         raise _checks.error(
             "rank must be left out with size, which chooses it",
             f"rank={rank!r}, size={size!r}",
             "pass atoms=n, rank=r, or size= alone",
         )
-    rank = 0 if rank == "auto" else rank
+    rank = 0 if automatic else rank
     seen, held_out = split_queries(len(problem.queries))
     fitting = problem.restricted(seen)
     if size is not None:

@@ -103,6 +103,7 @@ QUANTITIES = {
 }
 
 
+@_checks.accepts()
 def probe(
     recording: Recording,
     *,
