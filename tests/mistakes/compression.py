@@ -96,7 +96,7 @@ MISTAKES = {
     ),
     "compress for a matrix": (
         lambda: lp.compress(PAIR, EYE, atoms=1, head=EYE),
-        "head must be one Head",
+        "head must be an attention head",
     ),
     "rank and size": (
         lambda: lp.compress(PAIR, EYE, size=100, rank=0),
@@ -191,11 +191,29 @@ MISTAKES = {
     ),
     "unknown choice": (
         lambda: lp.compress(PAIR, EYE, atoms=1, choose="best"),
-        "choose must be one of",
+        "choose must be 'leverage' or 'attention mass'",
     ),
     "rotary positions of triples": (
         lambda: lp.models.rotate(EYE, 1.0, pairs="thirds"),
-        "pairs must be one of",
+        "pairs must be 'halves' or 'neighbours'",
+    ),
+    "rotary base in words": (lambda: lp.models.rotate(EYE, 1.0, base="ten"), "base must be a num"),
+    "array for a rank": (
+        lambda: lp.compress(PAIR, EYE, atoms=1, rank=np.ones(3)),
+        "rank must be a non-negative integer",
+    ),
+    "ragged tokens to keep": (
+        lambda: lp.compress(PAIR, EYE, atoms=1, keep=[[1], [2, 3]]),
+        "keep must be an array of real numbers",
+    ),
+    "recorded layer of lists": (
+        lambda: lp.models.RecordedLayer([[[1.0]]], np.ones((1, 1, 1)), np.ones((1, 1, 1)), 1.0),
+        "queries must be a NumPy array",
+    ),
+    "probe of a prompt": (lambda: lp.models.probe(PROMPT), "recording must be a recording"),
+    "weights of a list of names": (
+        lambda: lp.models.weights_path(["gpt2"]),
+        "weights must be one of",
     ),
     "random tokens without a key": (
         lambda: lp.compress(PAIR, EYE, atoms=1, method="random"),

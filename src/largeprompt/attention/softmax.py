@@ -350,12 +350,7 @@ def checked_queries(
     head: AbstractHead, measure: AbstractMeasure, z: ArrayInput
 ) -> Float[Array, "*batch k"]:
     """Validate the queries: an array that fits the head, and a measure that does."""
-    if not isinstance(measure, AbstractMeasure):
-        raise _checks.error(
-            "attention acts on a measure",
-            type(measure).__name__,
-            "wrap an array of tokens of shape (L, d) as Empirical(tokens)",
-        )
+    _checks.kind("measure", measure, AbstractMeasure)
     if measure.dim != head.dim:
         raise _checks.error(
             "head and measure must have the same dimension d",

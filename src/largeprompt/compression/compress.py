@@ -35,7 +35,7 @@ _TAILED = ("gaussian tail", "moments")  # methods that have a tail
 _RANKS = (None, 0, 1, 2, 4, 8, 16, 32)  # tails that `size` chooses from
 
 
-@_checks.accepts()
+@_checks.accepts(prompt=object)  # `problem_of` has the fix
 @not_traced
 def compress(
     prompt: AbstractMeasure,
