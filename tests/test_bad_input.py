@@ -72,6 +72,12 @@ def test_integers_and_lists_are_cast():
     assert lp.Head(U=[[1]], V=[[2]]).V.dtype == jnp.float64
 
 
+def test_output_error_of_tokens_whose_scores_differ_by_a_thousand():
+    """Prompts without the outlier, one in 2^10, miss all of it; the others only e^-1000 of it."""
+    outlier = lp.Empirical([[1e3, 0.0], [0.0, 0.0]])
+    assert lp.output_error(HEAD, outlier, np.ones(2), 10) == pytest.approx(1e6 / 2**10, rel=1e-10)
+
+
 def test_mixed_precision_goes_to_the_wider_type():
     single = np.eye(2, dtype=np.float32)
     assert lp.Gaussian(np.zeros(2), single).cov().dtype == jnp.float64

@@ -9,10 +9,13 @@ A message states the rule, what was received, and a fix. Shapes and other static
 import inspect
 import math
 import operator
+import os
 import re
 from collections.abc import Callable
-from functools import wraps
-from typing import Any, TypeVar
+from functools import partial, wraps
+from pathlib import Path
+from types import NoneType
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin
 
 import equinox as eqx
 import jax
@@ -33,11 +36,15 @@ AnyArray = TypeVar("AnyArray", bound=jax.Array | np.ndarray | np.generic)
 _KINDS = {
     "AbstractHead": ("an attention head", "pass Head(U=U, V=V) or MultiHead([head, ...])"),
     "AbstractMeasure": ("a measure", "wrap tokens of shape (L, d) as Empirical(tokens)"),
+    "AbstractParams": ("the parameters of a head", "pass for example BlockParams(A, b)"),
     "AbstractTask": ("a task", "pass for example LinearRegression(cov)"),
+    "MonteCarlo": ("a MonteCarlo method", "pass lp.MonteCarlo(key)"),
+    "Recording": ("a recording", "pass what lp.models.record returned"),
     "Trajectory": ("a trajectory", "pass what gradient_flow returned"),
     "Dataset": ("a dataset", "pass what concentration_curve returned"),
 }
 
+_MOST = 2**53  # the largest count
 _ON_HOST = 2**20  # entries up to which an array on another device is checked on the host
 
 
@@ -68,21 +75,27 @@ def require(value: Any, bad: Any, *, rule: str, received: str, fix: str) -> Any:
 def accepts(**kinds: type) -> Callable[[Callable[..., Result]], Callable[..., Result]]:
     """Decorator that checks the classes of arguments, for example head=AbstractHead.
 
-    Rules that compiled programs find broken raise ValueError, as all others do. The classes are
-    abstract ones, so that classes written by users pass.
+    It also checks arguments by their annotations: a class that `_KINDS` explains, `float`, `bool`,
+    a path, a choice of texts such as `Literal["U", "V"]`; each also with `| None`. Rules that
+    compiled programs find broken raise ValueError, as all others do. The classes are abstract ones,
+    so that classes written by users pass.
     """
 
     def decorate(function: Callable[..., Result]) -> Callable[..., Result]:
-        names = list(inspect.signature(function).parameters)
-        places = {name: names.index(name) for name in kinds}
+        parameters = inspect.signature(function).parameters.items()
+        checks = [
+            (name, place, check)
+            for place, (name, parameter) in enumerate(parameters)
+            if (check := _check_of(parameter.annotation, kinds.get(name))) is not None
+        ]
 
         @wraps(function)
         def wrapped(*args: Any, **kwargs: Any) -> Result:
-            for name, place in places.items():
+            for name, place, check in checks:
                 if place < len(args):
-                    kind(name, args[place], kinds[name])
+                    check(name, args[place])
                 elif name in kwargs:
-                    kind(name, kwargs[name], kinds[name])
+                    check(name, kwargs[name])
             try:
                 return function(*args, **kwargs)
             except eqx.EquinoxRuntimeError as cause:
@@ -97,6 +110,42 @@ def accepts(**kinds: type) -> Callable[[Callable[..., Result]], Callable[..., Re
         return wrapped
 
     return decorate
+
+
+def _check_of(annotation: Any, wanted: type | None) -> Callable[[str, Any], Any] | None:
+    """The check of an argument by its class, or by its annotation where no class is given."""
+    if wanted is not None:
+        return partial(kind, wanted=wanted)
+    kinds = [each for each in get_args(annotation) if each is not NoneType]
+    if NoneType in get_args(annotation):
+        check = _check_of(Union[tuple(kinds)], None)  # noqa: UP007
+        return check and (lambda name, value: None if value is None else check(name, value))
+    if kinds == [str, Path]:
+        return path
+    if getattr(annotation, "__name__", None) in _KINDS:
+        return partial(kind, wanted=annotation)
+    if get_origin(annotation) is Literal:
+        return partial(choice, choices=get_args(annotation))
+    return {bool: flag, float: number}.get(annotation)
+
+
+def choice(name: str, value: Any, choices: tuple[str, ...]) -> None:
+    """Raise unless `value` is one of the texts in `choices`."""
+    if not (isinstance(value, str) and value in choices):
+        texts = " or ".join(map(repr, choices)) if len(choices) == 2 else f"one of {choices}"
+        raise error(f"{name} must be {texts}", shown(value))
+
+
+def flag(name: str, value: Any) -> None:
+    """Raise unless `value` is True or False."""
+    if not isinstance(value, (bool, np.bool_)):
+        raise error(f"{name} must be True or False", shown(value))
+
+
+def path(name: str, value: Any) -> None:
+    """Raise unless `value` is a path."""
+    if not isinstance(value, (str, os.PathLike)):
+        raise error(f"{name} must be a path", shown(value))
 
 
 def kind(name: str, value: Any, wanted: type) -> Any:
@@ -145,7 +194,17 @@ def tokens(name: str, value: ArrayInput) -> Float[Array, "..."]:
 def _array(name: str, value: Any) -> Any:
     """`value` as an array of JAX or NumPy; entries that are masked must not become numbers."""
     if isinstance(value, jax.Array):
+        if jnp.issubdtype(value.dtype, jax.dtypes.extended):
+            raise ValueError(_not_numbers(name, f"dtype {value.dtype}"))
         return value
+    _require_no_mask(name, value)
+    try:
+        return np.asarray(value)
+    except (TypeError, ValueError, OverflowError, RuntimeError) as cause:
+        raise ValueError(_not_numbers(name, f"{type(value).__name__} ({cause})")) from cause
+
+
+def _require_no_mask(name: str, value: Any) -> None:
     if np.ma.is_masked(value):
         count = int(np.sum(np.ma.getmaskarray(value)))
         raise error(
@@ -153,22 +212,19 @@ def _array(name: str, value: Any) -> Any:
             f"a masked array with {count} of them",
             f"drop those entries, or pass {name}.filled(number)",
         )
-    try:
-        return np.asarray(value)
-    except (TypeError, ValueError, OverflowError, RuntimeError) as cause:
-        raise ValueError(_not_numbers(name, f"{type(value).__name__} ({cause})")) from cause
 
 
 def known(name: str, value: ArrayInput) -> np.ndarray:
     """Cast a known number or array to float64 (JAX in 32-bit mode would not keep it)."""
+    _require_no_mask(name, value)
     try:
-        array = np.asarray(_array(name, value))
+        array = np.asarray(value)
         # Python integers of more than 64 bits
         whole = array.dtype == object and all(isinstance(entry, int) for entry in array.flat)
         if not whole and array.dtype.kind not in "biuf":
             raise TypeError(f"dtype {array.dtype}")
         return array.astype(np.float64)
-    except (TypeError, ValueError, OverflowError) as cause:
+    except (TypeError, ValueError, OverflowError, RuntimeError) as cause:
         raise error(
             f"{name} must be a real number or an array of them",
             f"{type(value).__name__} ({cause})",
@@ -258,6 +314,8 @@ def count(name: str, value: Any, least: int = 1) -> int:
             shown(value),
             f"pass a Python int, {name} >= {least}",
         )
+    if number > _MOST:
+        raise error(f"{name} must be at most {_MOST}", shown(value))
     return number
 
 
@@ -265,13 +323,13 @@ def shown(value: Any) -> str:
     """A value in an error message: its repr, the middle left out where that is long."""
     if isinstance(value, int) and abs(value) >= 10**40:
         return f"an integer of {math.floor(math.log10(abs(value))) + 1} digits"
-    text = repr(value)
+    text = " ".join(repr(value).split())
     return text if len(text) <= 120 else f"{text[:80]} ... {text[-20:]}"
 
 
 def indices(name: str, value: Any, size: int) -> np.ndarray:
     """`value` as sorted indices from 0 to size - 1, each once; negative ones count from the end."""
-    array = np.asarray(value)
+    array = np.asarray(_array(name, value))
     whole = array.ndim == 1 and (array.size == 0 or array.dtype.kind in "iu")
     if not whole or np.any(array < -size) or np.any(array >= size):
         raise error(
@@ -285,7 +343,7 @@ def indices(name: str, value: Any, size: int) -> np.ndarray:
 def number(
     name: str,
     value: Any,
-    fix: str,
+    fix: str = "",
     *,
     least: float = -math.inf,
     above: float = -math.inf,
@@ -294,7 +352,7 @@ def number(
     """`value` as a Python float in the given range."""
     try:
         found = float(value)
-    except (TypeError, ValueError, OverflowError, jax.errors.JAXTypeError) as cause:
+    except (TypeError, ValueError, OverflowError, RuntimeError) as cause:
         raise error(f"{name} must be a number", shown(value), fix) from cause
     if not (found >= least and found > above and (math.isfinite(found) or not finite)):
         bounds = [f">= {least:g}"] * (least > -math.inf) + [f"> {above:g}"] * (above > -math.inf)
@@ -395,15 +453,10 @@ def key(value: Any) -> Array:
     )
 
 
-def measures(name: str, parts: Any, kind: type) -> tuple:
+def measures(name: str, parts: Any, kind: type | tuple[type, ...]) -> tuple:
     """`parts` as a non-empty tuple of measures on one space."""
-    parts = tuple(parts)
-    if not parts or not all(isinstance(part, kind) for part in parts):
-        raise error(
-            f"{name} must be a non-empty sequence of measures",
-            f"{[type(part).__name__ for part in parts]}",
-            "wrap a plain array of points in Empirical",
-        )
+    rule = f"{name} must be a non-empty sequence of measures"
+    parts = several(parts, kind, rule, "wrap a plain array of points in Empirical")
     if len({part.dim for part in parts}) > 1:
         raise error(
             f"{name} must live in one dimension",
@@ -415,11 +468,14 @@ def measures(name: str, parts: Any, kind: type) -> tuple:
 
 def instances(values: Any, kind: type, rule: str, fix: str) -> tuple:
     """Validate one object of a class, or a non-empty sequence of them; return a tuple."""
-    if isinstance(values, kind):
-        return (values,)
+    return (values,) if isinstance(values, kind) else several(values, kind, rule, fix)
+
+
+def several(values: Any, kind: type | tuple[type, ...], rule: str, fix: str) -> tuple:
+    """Validate a non-empty sequence of objects of a class; return a tuple."""
     try:
         found = tuple(values)
-    except TypeError as cause:
+    except (TypeError, RuntimeError) as cause:
         raise error(rule, type(values).__name__, fix) from cause
     if not found or not all(isinstance(value, kind) for value in found):
         raise error(rule, f"{[type(value).__name__ for value in found]}", fix)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 import xarray as xr
 
-from ._checks import shown
+from ._checks import accepts, shown
 from ._extras import require
 from ._message import error
 from .concentration import BoundReport, SlopeFit, proposition_3_1, proposition_3_4
@@ -169,6 +169,7 @@ def risks(data: xr.Dataset, *, ax: "Axes | None" = None) -> "Axes":
     return _finished(axes, _LENGTH, "risk above the noise floor")
 
 
+@accepts()
 def flow(
     data: xr.Dataset, quantity: Literal["risk", "b"] = "risk", *, ax: "Axes | None" = None
 ) -> "Axes":
@@ -184,8 +185,6 @@ def flow(
     >>> lp.plots.flow(data).get_legend_handles_labels()[1]
     ['$L=100$', '$L=\\infty$']
     """
-    if quantity not in _PATHS:
-        raise error("quantity must be 'risk' or 'b'", shown(quantity))
     found = _values(
         "data",
         data,

@@ -28,7 +28,10 @@ MISTAKES = {
         "Q must have",
     ),
     "scale NaN": (lambda: lp.Head.from_kqv(EYE, EYE, EYE, scale=np.nan), "scale must be finite"),
-    "tokens instead of a measure": (lambda: lp.attend(HEAD, EYE, np.ones(2)), "acts on a measure"),
+    "tokens instead of a measure": (
+        lambda: lp.attend(HEAD, EYE, np.ones(2)),
+        "measure must be a measure",
+    ),
     "measure of another dimension": (
         lambda: lp.attend(HEAD, lp.Rademacher(3), np.ones(2)),
         "head of dimension 2 and a measure of dimension 3",
@@ -48,6 +51,15 @@ MISTAKES = {
         lambda: lp.attend(HEAD, PROMPT, [1, 0], engine=["dense"]),
         "engine must be one of",
     ),
+    "engine an array": (
+        lambda: lp.attend(HEAD, PROMPT, [1, 0], engine=np.ones(3)),
+        "engine must be one of",
+    ),
+    "residual an array": (
+        lambda: lp.Layer([HEAD], residual=np.ones(2)),
+        "residual must be True or False",
+    ),
+    "layer of tokens": (lambda: lp.Layer([HEAD])(EYE), "measure must be a measure"),
     "block of nothing": (
         lambda: lp.attend(HEAD, PROMPT, [1, 0], block_size=0),
         "block_size must be a positive integer",

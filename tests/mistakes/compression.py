@@ -92,7 +92,10 @@ MISTAKES = {
         ),
         "head must be one Head",
     ),
-    "compress for a matrix": (lambda: _compress(atoms=1, head=EYE), "head must be one Head"),
+    "compress for a matrix": (
+        lambda: _compress(atoms=1, head=EYE),
+        "head must be an attention head",
+    ),
     "rank and size": (lambda: _compress(size=100, rank=0), "rank must be left out with size"),
     "truncate to a negative rank": (
         lambda: SMALL.truncated(-1),
@@ -157,10 +160,31 @@ MISTAKES = {
     "infinite keys": (lambda: lp.KeyValues(EYE * np.inf, EYE), "keys must be finite"),
     "NaN values": (lambda: lp.KeyValues(EYE, EYE * np.nan), "values must be finite"),
     "unknown compression": (lambda: _compress(atoms=1, method="best"), "method must be one of"),
-    "unknown choice": (lambda: _compress(atoms=1, choose="best"), "choose must be one of"),
+    "unknown choice": (
+        lambda: _compress(atoms=1, choose="best"),
+        "choose must be 'leverage' or 'attention mass'",
+    ),
     "rotary positions of triples": (
         lambda: lp.models.rotate(EYE, 1.0, pairs="thirds"),
-        "pairs must be one of",
+        "pairs must be 'halves' or 'neighbours'",
+    ),
+    "rotary base in words": (lambda: lp.models.rotate(EYE, 1.0, base="ten"), "base must be a num"),
+    "array for a rank": (
+        lambda: lp.compress(PAIR, EYE, atoms=1, rank=np.ones(3)),
+        "rank must be a non-negative integer",
+    ),
+    "ragged tokens to keep": (
+        lambda: lp.compress(PAIR, EYE, atoms=1, keep=[[1], [2, 3]]),
+        "keep must be an array of real numbers",
+    ),
+    "recorded layer of lists": (
+        lambda: lp.models.RecordedLayer([[[1.0]]], np.ones((1, 1, 1)), np.ones((1, 1, 1)), 1.0),
+        "queries must be a NumPy array",
+    ),
+    "probe of a prompt": (lambda: lp.models.probe(PROMPT), "recording must be a recording"),
+    "weights of a list of names": (
+        lambda: lp.models.weights_path(["gpt2"]),
+        "weights must be one of",
     ),
     "random tokens without a key": (lambda: _compress(atoms=1, method="random"), "key must be one"),
     "head that scores values": (

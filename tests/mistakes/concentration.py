@@ -79,6 +79,18 @@ MISTAKES = {
         lambda: lp.prompt_length_for(HEAD, GAUSSIAN, [1.0, 0.0], 0.0),
         "tolerance must be finite and > 0",
     ),
+    "relative an array": (
+        lambda: lp.prompt_length_for(HEAD, GAUSSIAN, [1.0, 0.0], 0.1, relative=EYE),
+        "relative must be True or False",
+    ),
+    "length at a ragged query": (
+        lambda: lp.prompt_length_for(HEAD, GAUSSIAN, [[1], [2, 3]], 0.1),
+        "z must be an array of real numbers",
+    ),
+    "bound beyond the largest float": (
+        lambda: lp.proposition_3_4(1, 1, 1e39, 10, "U"),
+        "the bound must be below 1e308",
+    ),
     "relative to nothing": (
         lambda: lp.prompt_length_for(HEAD, GAUSSIAN, [0.0, 0.0], 0.1, relative=True),
         "a relative tolerance needs a limit that is not 0",
@@ -169,7 +181,7 @@ MISTAKES = {
     ),
     "certain confidence": (
         lambda: lp.fit_slope(lp.concentration_curve(HEAD, GAUSSIAN, PROMPT, [2.0, 3.0]), 1.0),
-        "confidence must lie between 0 and 1",
+        "confidence must be < 1",
     ),
     "growing prompt that shrinks": (
         lambda: lp.growing_prompt(KEY, HEAD, GAUSSIAN, [1.0, 0.0], [10, 5]),

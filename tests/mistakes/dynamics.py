@@ -32,6 +32,46 @@ MISTAKES = {
         lambda: lp.descend(KEY, TASK, START, 10, 5, optimiser=0.1),
         r"optimiser must be one of optax; received 0.1. To fix: pass optax.sgd\(0.1\)",
     ),
+    "flow of a matrix": (
+        lambda: lp.gradient_flow(TASK, EYE, 10),
+        "params must be the parameters of a head",
+    ),
+    "flow with a tolerance in words": (
+        lambda: lp.gradient_flow(TASK, START, 10, rtol="small"),
+        "rtol must be a number",
+    ),
+    "flow with a negative tolerance": (
+        lambda: lp.gradient_flow(TASK, START, 10, atol=-1.0),
+        "atol must be finite and > 0",
+    ),
+    "flow of an array of attentions": (
+        lambda: lp.gradient_flow(TASK, START, 10, attention=EYE),
+        "attention must be 'softmax' or 'linear'",
+    ),
+    "flow at ragged times": (
+        lambda: lp.gradient_flow(TASK, START, 10, 1.0, saveat=[[1], [2, 3]]),
+        "saveat must be a real number",
+    ),
+    "descent into a number": (
+        lambda: lp.descend(KEY, TASK, START, 10, 5, folder=3),
+        "folder must be a path",
+    ),
+    "risks by another method": (
+        lambda: lp.risk_curves(TASK, [10], lp.Exact()),
+        "method must be a MonteCarlo method",
+    ),
+    "experiment without a seed": (
+        lambda: lp.published_experiment(seed=None),
+        "seed must be a non-negative integer",
+    ),
+    "experiment of no steps": (
+        lambda: lp.published_experiment(steps="many"),
+        "steps must be a positive integer",
+    ),
+    "flows drawn by a list": (
+        lambda: lp.plots.flow(3, ["risk"]),
+        "quantity must be 'risk' or 'b'",
+    ),
     "flow to a negative time": (lambda: lp.gradient_flow(TASK, START, 10, -1.0), "t1 must be > 0"),
     "flow with times that decrease": (
         lambda: lp.gradient_flow(TASK, START, 10, 1.0, saveat=[1.0, 0.5]),

@@ -9,6 +9,10 @@ import largeprompt as lp
 from .things import EYE, KEY, START, TASK, in_32_bits
 
 MISTAKES = {
+    "risk at ragged lengths": (
+        lambda: TASK.risk(START, [[1], [2, 3]]),
+        "L must be a real number",
+    ),
     "risk of a head": (
         lambda: TASK.risk(lp.Head(U=np.eye(3), V=np.ones((1, 3))), 10),
         "params must be parameters of a head",

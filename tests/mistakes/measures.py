@@ -79,7 +79,21 @@ MISTAKES = {
     "no key": (lambda: GAUSSIAN.sample(None, 3), "key must be one JAX random key"),
     "a seed for a key": (lambda: lp.Rademacher(2).sample(0, 3), "key must be one JAX random key"),
     "a batch of keys": (lambda: PROMPT.sample(jax.random.split(KEY), 3), "key must be one JAX"),
+    "NaN in u": (lambda: PROMPT.tilted_mean([np.nan, 0]), "u must be finite"),
+    "inf in u of signs": (lambda: lp.Rademacher(2).tilt([np.inf, 0]), "u must be finite"),
+    "dimension of 401 digits": (lambda: lp.Rademacher(10**400), "d must be at most"),
+    "n of 401 digits": (lambda: PROMPT.sample(KEY, 10**400), "n must be at most"),
+    "check a word": (lambda: lp.Gaussian([0], [[1]], check="no"), "check must be True or False"),
     # numbers of other libraries
+    "key for a point": (lambda: lp.Dirac(KEY), "point must be an array of real numbers"),
+    "masked u": (
+        lambda: lp.Sphere(2).log_mgf(np.ma.array([1.0, 2.0], mask=[True, False])),
+        "u must be an array without masked entries",
+    ),
+    "text in u": (
+        lambda: lp.Uniform(2).log_mgf(np.array(["a", "b"])),
+        "u must be an array of real numbers",
+    ),
     "masked tokens": (
         lambda: lp.Empirical(np.ma.array(EYE, mask=EYE > 0)),
         "points must be an array without masked entries; received a masked array with 2 of them",
@@ -98,6 +112,7 @@ MISTAKES = {
     "domain not declared": (lambda: Exponential().tilted_mean([1.5]), "log_mgf must be finite"),
     # kinds
     "mixture of nothing": (lambda: lp.Mixture([], []), "components must be a non-empty sequence"),
+    "mixture of a number": (lambda: lp.Mixture([1.0], 3), "components must be a non-empty"),
     "mixture of arrays": (lambda: lp.Mixture([1.0], [EYE]), "components must be a non-empty"),
     "mixture of dimensions": (
         lambda: lp.Mixture([1, 1], [GAUSSIAN, lp.Dirac([1.0])]),

@@ -90,7 +90,7 @@ MISTAKES = {
     ),
     "scores of a mixture too wide": (
         lambda: lp.output_error(lp.Head(U=300 * EYE, V=EYE), MIXTURE, [1, 0], 5),
-        "must not need more than",
+        "scores of Gaussian components must not need more than",
     ),
     "a function of the output of a mixture": (
         lambda: lp.expect(lambda output: output.max(), HEAD, MIXTURE, [1, 0], 5),
@@ -146,6 +146,38 @@ MISTAKES = {
     "cotangent of another length": (
         lambda: lp.sample_gradients(KEY, HEAD, GAUSSIAN, [1, 0], 5, 3, cotangent=np.ones(3)),
         "cotangent must have shape",
+    ),
+    "scores of tokens beyond 1e8": (
+        lambda: lp.output_error(HEAD, PROMPT, [1e20, 0], 10),
+        r"scores of tokens must differ by at most 1e\+08; received .* 1e\+20",
+    ),
+    "scores of a mixture beyond 1e8": (
+        lambda: lp.output_error(HEAD, MIXTURE, [1e20, 0], 10),
+        r"scores of tokens must differ by at most 1e\+08",
+    ),
+    "centre of scores NaN": (
+        lambda: lp.score_moment(((1, 1),), 1.0, 10, np.nan),
+        "centre must be finite",
+    ),
+    "centre of scores in words": (
+        lambda: lp.score_moment(((1, 1),), 1.0, 10, "mean"),
+        "centre must be a real number",
+    ),
+    "ragged lengths of pairs": (
+        lambda: lp.pair_moments(1.0, 1.0, 0.5, [[1], [2, 3]]),
+        "L must be a real number",
+    ),
+    "whole tokens a number": (
+        lambda: lp.MonteCarlo(KEY, whole_tokens=3),
+        "whole_tokens must be True or False",
+    ),
+    "distance to an array": (
+        lambda: lp.OutputError(EYE),
+        "to must be 'limit' or 'linear'; received array",
+    ),
+    "level in words": (
+        lambda: lp.prompt_uncertainty(HEAD, PROMPT, [1, 0], level="high"),
+        "level must be a number",
     ),
     "average of something unknown": (
         lambda: _expect("gradient_U_error"),

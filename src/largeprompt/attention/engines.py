@@ -117,10 +117,7 @@ def _block(block_size: int | None, n: int, queries: int) -> int:
 
 def checked_engine(engine: Any, block_size: Any) -> tuple[Engine, int | None]:
     """Validate the name of an engine and a block size (or None)."""
-    if engine not in get_args(Engine):
-        raise _checks.error(
-            f"engine must be one of {get_args(Engine)}", repr(engine), "leave it out for 'auto'"
-        )
+    _checks.choice("engine", engine, get_args(Engine))
     return engine, None if block_size is None else _checks.count("block_size", block_size)
 
 

@@ -38,6 +38,7 @@ class Layer(eqx.Module):
     heads: tuple[Head, ...]
     residual: bool = eqx.field(static=True)
 
+    @_checks.accepts()
     def __init__(self, heads: Sequence[AbstractHead] | AbstractHead, residual: bool = True):
         heads = flat_heads("heads", heads)
         if any(head.query_dim != head.dim for head in heads):
@@ -59,6 +60,7 @@ class Layer(eqx.Module):
         total = attend(MultiHead(self.heads), measure, z)
         return _checks.float_array("z", z) + total if self.residual else total
 
+    @_checks.accepts(measure=AbstractMeasure)
     def __call__(self, measure: AbstractMeasure) -> AbstractMeasure:
         gaussian = measure.as_gaussian()
         if gaussian is not None:

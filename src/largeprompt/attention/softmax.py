@@ -83,9 +83,16 @@ def of_known_numbers(function: Callable[..., Result]) -> Callable[..., Result]:
     @wraps(function)
     def wrapped(head: Any, measure: AbstractMeasure, *args: Any, **kwargs: Any) -> Result:
         tokens = measure.as_key_values() is not None or measure.as_prompt() is not None
-        return (on_tokens if tokens else on_law)(head, measure, *args, **kwargs)
+        as_they_are = tokens or _is_float64((head, measure, args))
+        return (on_tokens if as_they_are else on_law)(head, measure, *args, **kwargs)
 
     return wrapped
+
+
+def _is_float64(tree: Any) -> bool:
+    """Whether all leaves are NumPy arrays in float64, which need no conversion."""
+    leaves = jax.tree.leaves(tree)
+    return all(isinstance(leaf, np.ndarray) and leaf.dtype == np.float64 for leaf in leaves)
 
 
 @of_known_numbers
@@ -118,6 +125,11 @@ def _attend(
             return (means @ head.V.T).reshape(*z.shape[:-1], head.out_dim)
         if prompt is not None:
             return _attend_tokens(head, prompt, z, engine=engine, block_size=block_size)
+        normal = measure.as_gaussian() if by_numpy else None
+        if normal is not None:  # Lemma 2.1
+            tilts = z.reshape(-1, head.query_dim) @ head.U.T
+            means = normal.centre + tilts @ normal.covariance
+            return (means @ head.V.T).reshape(*z.shape[:-1], head.out_dim)
         return _attend_law(head, measure, inside_domain(head, measure, z))
     queries, options = z.reshape(-1, head.query_dim), {"engine": engine, "block_size": block_size}
     found = read_out(head, _on_mesh(head, measure, queries, mesh, **options).mean)
@@ -338,12 +350,7 @@ def checked_queries(
     head: AbstractHead, measure: AbstractMeasure, z: ArrayInput
 ) -> Float[Array, "*batch k"]:
     """Validate the queries: an array that fits the head, and a measure that does."""
-    if not isinstance(measure, AbstractMeasure):
-        raise _checks.error(
-            "attention acts on a measure",
-            type(measure).__name__,
-            "wrap an array of tokens of shape (L, d) as Empirical(tokens)",
-        )
+    _checks.kind("measure", measure, AbstractMeasure)
     if measure.dim != head.dim:
         raise _checks.error(
             "head and measure must have the same dimension d",

@@ -206,7 +206,6 @@ class Compressed(AbstractMeasure):
         return jnp.append(scores, self.tail.log_mgf(u))
 
     def log_mgf(self, u: ArrayInput) -> Float[Array, ""]:
-        u = self._vector(u)
         masses = jax.nn.logsumexp(self._logits(jnp.zeros_like(u)))
         return jax.nn.logsumexp(self._logits(u)) - masses
 
@@ -218,11 +217,11 @@ class Compressed(AbstractMeasure):
         return jax.nn.softmax(self._logits(u)), points
 
     def tilted_mean(self, u: ArrayInput) -> Float[Array, " d"]:
-        weights, points = self._parts(self._vector(u))
+        weights, points = self._parts(u)
         return jnp.matmul(weights, points, precision="highest")
 
     def tilted_cov(self, u: ArrayInput) -> Float[Array, "d d"]:
-        weights, points = self._parts(self._vector(u))
+        weights, points = self._parts(u)
         gaps = points - weights @ points
         cov = jnp.matmul((weights[:, None] * gaps).T, gaps, precision="highest")
         if self.tail is None:
@@ -231,7 +230,6 @@ class Compressed(AbstractMeasure):
         return cov + weights[-1] * jnp.matmul(factor, factor.T, precision="highest")
 
     def tilt(self, u: ArrayInput) -> "Compressed":
-        u = self._vector(u)
         logits, tail = self._logits(u), None
         if self.tail is not None:
             nowhere = jnp.zeros_like(self.tail.tilt)

@@ -10,7 +10,7 @@ measure:
 """
 
 from collections.abc import Callable, Iterator
-from typing import Literal, NamedTuple, get_args
+from typing import Literal, NamedTuple
 
 import equinox as eqx
 import jax
@@ -101,8 +101,6 @@ def linearise(
     >>> print(found.slope.round(4), found.residual.value.round(4))
     [[0.6057]] 0.0695
     """
-    if at not in get_args(At):
-        raise _checks.error(f"at must be one of {get_args(At)}", repr(at), "leave it out for best")
     head = one_head(head)
     check_dimension("mu", mu, head.dim)
     problem = _Problem(head, mu, at)

@@ -1,7 +1,5 @@
 """The law of the query, from a measure or from one query."""
 
-import numpy as np
-
 from .. import _checks
 from .._typing import ArrayInput
 from ..measures import AbstractMeasure, Dirac
@@ -11,10 +9,11 @@ def query_law(name: str, nu: AbstractMeasure | ArrayInput) -> AbstractMeasure:
     """A measure as it is, a query of shape (d,) as the measure that draws it."""
     if isinstance(nu, AbstractMeasure):
         return nu
-    if np.ndim(nu) != 1:
+    query = _checks.float_array(name, nu)
+    if query.ndim != 1:
         raise _checks.error(
             f"{name} must be a measure or one query of shape (d,)",
-            f"{type(nu).__name__} of shape {np.shape(nu)}",
+            f"shape {query.shape}",
             "wrap several queries as Empirical(points)",
         )
-    return Dirac(nu)
+    return Dirac(query)

@@ -56,6 +56,7 @@ def proposition_3_1(
     return _bound("output", c1, c2, sigma, L)
 
 
+@_checks.accepts()
 def proposition_3_4(
     c1: ArrayInput, c2: ArrayInput, sigma: ArrayInput, L: ArrayInput, parameter: Literal["U", "V"]
 ) -> Float[np.ndarray, "..."]:
@@ -66,8 +67,6 @@ def proposition_3_4(
     >>> print(lp.proposition_3_4(2.0, 1.0, 1.0, [10, 100], parameter="U").round(4))
     [1.0604 0.4242]
     """
-    if parameter not in ("U", "V"):
-        raise _checks.error("parameter must be 'U' or 'V'", repr(parameter), "pass 'U'")
     return _bound(f"gradient_{parameter}", c1, c2, sigma, L)
 
 
@@ -91,7 +90,11 @@ def _bound(
             f"{lengths[~(lengths >= 2)][0]:g}" if lengths.ndim else f"{lengths:g}",
             "leave out L = 1: the bound is 0 there and the error is not",
         )
-    return np.asarray(constants[0] * np.exp(_log_shape(quantity, constants[1], parameter, lengths)))
+    with np.errstate(over="ignore"):
+        found = constants[0] * np.exp(_log_shape(quantity, constants[1], parameter, lengths))
+    if np.any(np.isinf(found)):
+        raise _checks.error("the bound must be below 1e308", f"c1={c1}, sigma={sigma}")
+    return np.asarray(found)
 
 
 def _log_shape(quantity: str, c2: float, sigma: float, L: np.ndarray) -> np.ndarray:

@@ -27,7 +27,7 @@ import json
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
-from typing import Literal, NamedTuple, get_args
+from typing import Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -38,7 +38,7 @@ from jaxtyping import Key
 
 from .. import __version__, _checks
 from .._float64 import in_float64
-from .._lengths import one_length
+from .._lengths import length_vector
 from .._typing import Array, ArrayInput
 from ..icl import Attention, FactoredParams, LinearRegression
 from ..prompts import AbstractMethod, MonteCarlo
@@ -70,6 +70,7 @@ class Published(NamedTuple):
 PUBLISHED = Published()
 
 
+@_checks.accepts()
 def published_task(variant: Variant = "paper") -> LinearRegression:
     """The task of a variant.
 
@@ -77,7 +78,6 @@ def published_task(variant: Variant = "paper") -> LinearRegression:
     >>> print(published_task("released-code").cov.trace().round(3))
     7.328
     """
-    _checked(variant)
     d = PUBLISHED.inputs
     cov = PUBLISHED.correlation ** np.abs(np.subtract.outer(np.arange(d), np.arange(d)))
     if variant == "theory":
@@ -114,6 +114,7 @@ def balanced_weights(task: LinearRegression, key: Key[Array, ""]) -> FactoredPar
     return FactoredParams(K, K, V, O, scale=scale)
 
 
+@_checks.accepts()
 def published_experiment(
     variant: Variant = "paper",
     *,
@@ -153,8 +154,10 @@ def published_experiment(
     >>> print(found.risk.dims, found.attrs["variant"])
     ('attention', 'length', 'seed', 'step') paper
     """
-    _checked(variant)
-    checked = [one_length(L) for L in lengths]
+    checked = length_vector(lengths).tolist()
+    steps, seed = _checks.count("steps", steps), _checks.count("seed", seed, least=0)
+    if record_every is not None:
+        record_every = _checks.count("record_every", record_every)
     task = published_task(variant)
     if variant == "theory":
         found = _flows(task, checked)
@@ -184,20 +187,9 @@ def published_experiment(
     )
 
 
-def _checked(variant: str) -> None:
-    if variant not in get_args(Variant):
-        raise _checks.error(
-            f"variant must be one of {get_args(Variant)}", repr(variant), "pass 'paper'"
-        )
-
-
 def _initial(
     variant: Variant, init: Init, task: LinearRegression, keys: Key[Array, " seeds"]
 ) -> dict[Attention, list[FactoredParams]]:
-    if init not in get_args(Init):
-        raise _checks.error(
-            "init must be 'published' or 'balanced'", repr(init), "pass one of the two"
-        )
     if init == "published":
         return initial_weights(variant, keys)
     balanced = [balanced_weights(task, jax.random.fold_in(key, 2**31)) for key in keys]

@@ -81,6 +81,10 @@ def gradient_flow(
     end = _checks.number(
         "t1", math.inf if t1 is None else t1, "pass a time > 0, or None", above=0.0, finite=False
     )
+    rtol, atol = (
+        _checks.number(name, value, "pass for example 1e-6", above=0.0)
+        for name, value in (("rtol", rtol), ("atol", atol))
+    )
     times = None if saveat is None else _increasing(saveat)
     params = to_numpy(params)
     risk = task.risk_by(length, attention, params, method)
@@ -95,7 +99,7 @@ def gradient_flow(
 
 
 def _increasing(saveat: ArrayInput) -> np.ndarray:
-    times = np.atleast_1d(np.asarray(saveat, np.float64))
+    times = np.atleast_1d(_checks.known("saveat", saveat))
     if (
         times.ndim != 1
         or not np.all(np.isfinite(times))

@@ -153,7 +153,4 @@ def unsupported(task: Any, known: str, method: AbstractMethod | None, serves: st
 
 def checked_attention(attention: str) -> None:
     """Raise unless `attention` is 'softmax' or 'linear'."""
-    if attention not in ("softmax", "linear"):
-        raise _checks.error(
-            "attention must be 'softmax' or 'linear'", repr(attention), "pass one of the two"
-        )
+    _checks.choice("attention", attention, ("softmax", "linear"))

@@ -12,7 +12,7 @@ from jaxtyping import Float, Key
 
 from .. import _checks
 from .._float64 import is_traced
-from .._lengths import length_vector, one_length, token_count
+from .._lengths import length_array, length_vector, one_length, token_count
 from .._static_fields import make_static
 from .._typing import Array, ArrayInput
 from ..measures import AbstractMeasure
@@ -85,12 +85,13 @@ class AbstractTask(eqx.Module):
         `lp.MonteCarlo(key)` samples prompts. L = infinity attends to the law of the tokens itself;
         for an array of lengths value and error are arrays of its shape.
         """
-        if is_traced(L) or np.ndim(L) == 0:
+        lengths = L if is_traced(L) else length_array(L)
+        if is_traced(L) or lengths.ndim == 0:
             return self.risk_by(L, attention, params, method).of(params)
-        lengths = length_vector(np.ravel(L))
-        found = [self.risk_by(one, attention, params, method).of(params) for one in lengths]
+        each = length_vector(lengths.ravel())
+        found = [self.risk_by(one, attention, params, method).of(params) for one in each]
         value, error = (
-            np.reshape([np.asarray(one[i]) for one in found], np.shape(L)) for i in (0, 1)
+            np.reshape([np.asarray(one[i]) for one in found], lengths.shape) for i in (0, 1)
         )
         return Estimate(value, error, found[0].method)
 

@@ -75,8 +75,13 @@ def guard(cls: type, name: str, wrap: Callable[[Callable], Callable]) -> None:
 
 
 def on_vectors(method: Callable) -> Callable:
-    """An `in_domain` that accepts lists and returns an array."""
-    return lambda self, u: jnp.asarray(method(self, self._vector(u)))
+    """A method of a measure whose vector u is validated before the call."""
+    return lambda self, u: method(self, self._vector(u))
+
+
+def as_array(method: Callable) -> Callable:
+    """An `in_domain` that returns an array."""
+    return lambda self, u: jnp.asarray(method(self, u))
 
 
 def infinite_outside(method: Callable) -> Callable:

@@ -8,6 +8,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.core import Tracer
 from jaxtyping import Bool, Float
 
 from .. import _checks
@@ -24,6 +25,9 @@ if TYPE_CHECKING:
     from .gaussian import Gaussian
     from .key_values import KeyValues
 
+
+# methods whose vector u is validated before they are called
+_OF_A_VECTOR = {"log_mgf", "tilted_mean", "tilted_cov", "tilt", "in_domain"}
 
 # methods that return NumPy arrays where neither the measure nor their arguments are JAX arrays
 _IN_NUMPY = {
@@ -69,10 +73,12 @@ class AbstractMeasure(eqx.Module):
         super().__init_subclass__(**kwargs)
         make_static(cls)
         if cls.in_domain is not AbstractMeasure.in_domain:
-            guard(cls, "in_domain", _domain_of_psi.on_vectors)
+            guard(cls, "in_domain", _domain_of_psi.as_array)
             guard(cls, "log_mgf", _domain_of_psi.infinite_outside)
             for name in ("tilted_mean", "tilted_cov", "tilt"):
                 guard(cls, name, _domain_of_psi.raises_outside)
+        for name in _OF_A_VECTOR & vars(cls).keys():
+            guard(cls, name, _domain_of_psi.on_vectors)
         for name in _IN_NUMPY & vars(cls).keys():
             setattr(cls, name, in_numpy(vars(cls)[name]))
 
@@ -102,7 +108,6 @@ class AbstractMeasure(eqx.Module):
 
     def in_domain(self, u: ArrayInput) -> Bool[Array, ""]:
         """Whether psi(u) is finite. Override it if psi is infinite for some u."""
-        self._vector(u)
         return jnp.asarray(True)
 
     @property
@@ -188,7 +193,7 @@ class AbstractMeasure(eqx.Module):
         """
         from .gaussian import Gaussian
 
-        u = self._vector(_checks.finite("u", u))
+        u = self._vector(u)
         mean, cov = self.tilted_mean(u), self.tilted_cov(u)
         pull = jnp.matmul(cov, u, precision="highest")
         log_mass = self.log_mgf(u) - u @ mean + u @ pull / 2
@@ -246,8 +251,9 @@ class AbstractMeasure(eqx.Module):
         return np.result_type(*(leaf.dtype for leaf in leaves)) if leaves else np.dtype(np.float64)
 
     def _vector(self, u: ArrayInput) -> Float[Array, " d"]:
-        """Validate `u`: shape (d,), cast to the measure's dtype."""
-        u = _checks.shaped("u", _checks.float_array("u", u), (self.dim,))
+        """Validate `u`: shape (d,), finite if known, cast to the measure's dtype."""
+        check = _checks.float_array if isinstance(u, Tracer) else _checks.finite
+        u = _checks.shaped("u", check("u", u), (self.dim,))
         return in_dtype(u, self.stored_dtype)
 
 
@@ -276,10 +282,10 @@ class AbstractAutodiffMeasure(AbstractMeasure):
         super().__init_subclass__(**kwargs)
 
     def tilted_mean(self, u: ArrayInput) -> Float[Array, " d"]:
-        return require_finite(self, *_with_gradient(self, self._vector(u)))
+        return require_finite(self, *_with_gradient(self, u))
 
     def tilted_cov(self, u: ArrayInput) -> Float[Array, "d d"]:
-        return require_finite(self, *_with_hessian(self, self._vector(u)))
+        return require_finite(self, *_with_hessian(self, u))
 
     def tilt(self, u: ArrayInput) -> "AbstractMeasure":
         from .transforms import Tilted

@@ -32,18 +32,15 @@ class Dirac(AbstractMeasure):
         return self.point.shape[-1]
 
     def log_mgf(self, u: ArrayInput) -> Float[Array, ""]:
-        return self.point @ self._vector(u)
+        return self.point @ u
 
     def tilted_mean(self, u: ArrayInput) -> Float[Array, " d"]:
-        self._vector(u)
         return self.point
 
     def tilted_cov(self, u: ArrayInput) -> Float[Array, "d d"]:
-        self._vector(u)
         return jnp.zeros((self.dim, self.dim), self.dtype)
 
     def tilt(self, u: ArrayInput) -> "Dirac":
-        self._vector(u)
         return self
 
     def sample(self, key: KeyInput, n: int) -> Empirical:

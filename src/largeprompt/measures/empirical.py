@@ -37,6 +37,7 @@ class Empirical(AbstractMeasure):
     points: Float[Array, "n d"]
     log_weights: Float[Array, " n"] | None
 
+    @_checks.accepts()
     def __init__(
         self, points: ArrayInput, weights: ArrayInput | None = None, *, check: bool = True
     ):
@@ -76,10 +77,10 @@ class Empirical(AbstractMeasure):
         return library(self.points).full(self.n, -math.log(self.n), self.points.dtype)
 
     def _scores(self, u: ArrayInput) -> Float[Array, " n"]:
-        return jnp.matmul(self.points, self._vector(u), precision="highest")
+        return jnp.matmul(self.points, u, precision="highest")
 
     def _moments(self, u: ArrayInput, *, with_cov: bool) -> TiltedMoments:
-        tilts = self._vector(u)[None]
+        tilts = u[None]
         batch = tilted_moments(self.points, self.log_weights, tilts, with_cov=with_cov)
         return jax.tree.map(lambda leaf: leaf[0], batch)
 

@@ -33,6 +33,7 @@ class Gaussian(AbstractMeasure):
     centre: Float[Array, " d"]
     covariance: Float[Array, "d d"]
 
+    @_checks.accepts()
     def __init__(self, mean: ArrayInput, cov: ArrayInput, *, check: bool = True):
         covariance = _checks.covariance("cov", cov) if check else _checks.float_array("cov", cov)
         centre = _checks.shaped("mean", _checks.finite("mean", mean), (covariance.shape[0],))
@@ -49,14 +50,12 @@ class Gaussian(AbstractMeasure):
         return self.centre.shape[-1]
 
     def log_mgf(self, u: ArrayInput) -> Float[Array, ""]:
-        u = self._vector(u)
         return self.centre @ u + u @ self.covariance @ u / 2
 
     def tilted_mean(self, u: ArrayInput) -> Float[Array, " d"]:
-        return self.centre + jnp.matmul(self.covariance, self._vector(u), precision="highest")
+        return self.centre + jnp.matmul(self.covariance, u, precision="highest")
 
     def tilted_cov(self, u: ArrayInput) -> Float[Array, "d d"]:
-        self._vector(u)
         return self.covariance
 
     def tilt(self, u: ArrayInput) -> "Gaussian":

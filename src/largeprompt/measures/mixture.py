@@ -36,9 +36,10 @@ class Mixture(AbstractMeasure):
     log_weights: Float[Array, " k"]
 
     def __init__(self, weights: ArrayInput, components: Sequence[AbstractMeasure | Scaled]):
-        parts = tuple(components)
-        plain = [part.measure if isinstance(part, Scaled) else part for part in parts]
-        self.components = _checks.measures("components", plain, AbstractMeasure)
+        parts = _checks.measures("components", components, (AbstractMeasure, Scaled))
+        self.components = tuple(
+            part.measure if isinstance(part, Scaled) else part for part in parts
+        )
         dtype = np.result_type(*(part.stored_dtype for part in self.components))
         log_weights = in_dtype(_checks.log_weights("weights", weights, len(parts)), dtype)
         if any(isinstance(part, Scaled) for part in parts):
@@ -64,16 +65,13 @@ class Mixture(AbstractMeasure):
         return jax.nn.softmax(self.log_weights + self._potentials(u))
 
     def log_mgf(self, u: ArrayInput) -> Float[Array, ""]:
-        u = self._vector(u)
         return log_mean_exp(self.log_weights, self._potentials(u))
 
     def tilted_mean(self, u: ArrayInput) -> Float[Array, " d"]:
-        u = self._vector(u)
         means = jnp.stack([part.tilted_mean(u) for part in self.components])
         return self._gate(u) @ means
 
     def tilted_cov(self, u: ArrayInput) -> Float[Array, "d d"]:
-        u = self._vector(u)
         gate = self._gate(u)
         means = jnp.stack([part.tilted_mean(u) for part in self.components])
         covs = jnp.stack([part.tilted_cov(u) for part in self.components])
@@ -81,7 +79,6 @@ class Mixture(AbstractMeasure):
         return jnp.einsum("k,kij->ij", gate, covs) + (gate[:, None] * gaps).T @ gaps
 
     def tilt(self, u: ArrayInput) -> "Mixture":
-        u = self._vector(u)
         return Mixture(self._gate(u), [part.tilt(u) for part in self.components])
 
     def in_domain(self, u: ArrayInput) -> Bool[Array, ""]:

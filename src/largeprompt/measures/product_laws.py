@@ -61,16 +61,16 @@ class AbstractProduct(AbstractMeasure):
             return jnp.sum(self._psi(theta))
 
         scale = jnp.sqrt(self.subgaussian_proxy())
-        return scalar.increment(total, self._psi_slope, self.natural, self._vector(u), scale)
+        return scalar.increment(total, self._psi_slope, self.natural, u, scale)
 
     def tilted_mean(self, u: ArrayInput) -> Float[Array, " d"]:
-        return self._psi_slope(self.natural + self._vector(u))
+        return self._psi_slope(self.natural + u)
 
     def tilted_cov(self, u: ArrayInput) -> Float[Array, "d d"]:
-        return jnp.diag(self._psi_curvature(self.natural + self._vector(u)))
+        return jnp.diag(self._psi_curvature(self.natural + u))
 
     def tilt(self, u: ArrayInput) -> "AbstractProduct":
-        return eqx.tree_at(lambda mu: mu.natural, self, self.natural + self._vector(u))
+        return eqx.tree_at(lambda mu: mu.natural, self, self.natural + u)
 
     def sample(self, key: KeyInput, n: int) -> Empirical:
         return Empirical(self._draw(_checks.key(key), _checks.count("n", n)))

@@ -21,6 +21,10 @@ class Scaled(eqx.Module):
     log_mass: Float[Array, ""]
     measure: "AbstractMeasure"
 
+    @property
+    def dim(self) -> int:
+        return self.measure.dim
+
     def log_mgf(self, u: ArrayInput) -> Float[Array, ""]:
         """The logarithm of the integral of e^{<u, x>}."""
         return self.log_mass + self.measure.log_mgf(u)

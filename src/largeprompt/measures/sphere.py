@@ -60,14 +60,14 @@ class Sphere(AbstractMeasure):
         def psi(theta: Array) -> Array:
             return _bessel.log_m(self.dim, self._square(theta))
 
-        return scalar.increment(psi, self._mean_at, self.natural, self._vector(u), self.radius)
+        return scalar.increment(psi, self._mean_at, self.natural, u, self.radius)
 
     def tilted_mean(self, u: ArrayInput) -> Float[Array, " d"]:
-        return self._mean_at(self.natural + self._vector(u))
+        return self._mean_at(self.natural + u)
 
     @eqx.filter_jit
     def tilted_cov(self, u: ArrayInput) -> Float[Array, "d d"]:
-        theta = self.natural + self._vector(u)
+        theta = self.natural + u
         square = self._square(theta)
         across = _bessel.mean_over_kappa(self.dim, square)
         along = _bessel.radial_variance(self.dim, square)
@@ -78,7 +78,7 @@ class Sphere(AbstractMeasure):
         return self.radius**2 * (across * (identity - projector) + along * projector)
 
     def tilt(self, u: ArrayInput) -> "Sphere":
-        return eqx.tree_at(lambda mu: mu.natural, self, self.natural + self._vector(u))
+        return eqx.tree_at(lambda mu: mu.natural, self, self.natural + u)
 
     def sample(self, key: KeyInput, n: int) -> Empirical:
         """Draws by rejection (Wood 1994) of the height along the mean direction."""

@@ -38,10 +38,10 @@ class AffineImage(AbstractMeasure):
         return self.b.shape[-1]
 
     def _pulled_back(self, u: ArrayInput) -> Float[Array, " d"]:
-        return jnp.matmul(self._vector(u), self.A, precision="highest")
+        return jnp.matmul(u, self.A, precision="highest")
 
     def log_mgf(self, u: ArrayInput) -> Float[Array, ""]:
-        return self.b @ self._vector(u) + self.measure.log_mgf(self._pulled_back(u))
+        return self.b @ u + self.measure.log_mgf(self._pulled_back(u))
 
     def tilted_mean(self, u: ArrayInput) -> Float[Array, " k"]:
         inner = self.measure.tilted_mean(self._pulled_back(u))
@@ -190,19 +190,19 @@ class Tilted(AbstractMeasure):
 
     def log_mgf(self, u: ArrayInput) -> Float[Array, ""]:
         here = self.measure.log_mgf(self.natural)
-        return self.measure.log_mgf(self.natural + self._vector(u)) - here
+        return self.measure.log_mgf(self.natural + u) - here
 
     def tilted_mean(self, u: ArrayInput) -> Float[Array, " d"]:
-        return self.measure.tilted_mean(self.natural + self._vector(u))
+        return self.measure.tilted_mean(self.natural + u)
 
     def tilted_cov(self, u: ArrayInput) -> Float[Array, "d d"]:
-        return self.measure.tilted_cov(self.natural + self._vector(u))
+        return self.measure.tilted_cov(self.natural + u)
 
     def tilt(self, u: ArrayInput) -> "Tilted":
-        return Tilted(self.measure, self.natural + self._vector(u))
+        return Tilted(self.measure, self.natural + u)
 
     def in_domain(self, u: ArrayInput) -> Bool[Array, ""]:
-        return self.measure.in_domain(self.natural + self._vector(u))
+        return self.measure.in_domain(self.natural + u)
 
     @property
     def finite_everywhere(self) -> bool:

@@ -146,8 +146,8 @@ def weights_folder() -> Path:
 
 def find_weights(name: str) -> Weights:
     """The weights of that name."""
-    if name not in WEIGHTS:
-        near = difflib.get_close_matches(name, WEIGHTS, 1, 0.4)
+    if not isinstance(name, str) or name not in WEIGHTS:
+        near = difflib.get_close_matches(str(name), WEIGHTS, 1, 0.4)
         fix = f"did you mean {near[0]!r}?" if near else "see `largeprompt models list`"
         raise error(f"weights must be one of {', '.join(WEIGHTS)}", repr(name), fix)
     return WEIGHTS[name]

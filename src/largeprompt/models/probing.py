@@ -104,6 +104,7 @@ QUANTITIES = {
 }
 
 
+@_checks.accepts()
 def probe(
     recording: Recording,
     *,

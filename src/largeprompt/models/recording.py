@@ -46,6 +46,17 @@ class RecordedLayer(eqx.Module):
 
     def __check_init__(self) -> None:
         z, k, v = self.queries, self.keys, self.values
+        matrix, places = self.output_matrix, self.positions
+        arrays = {"queries": z, "keys": k, "values": v, "output_matrix": matrix}
+        for name, array in (arrays | {"positions": places}).items():
+            if array is None and name in ("output_matrix", "positions"):
+                continue
+            if not isinstance(array, np.ndarray) or array.dtype.kind not in "biuf":
+                rule = f"{name} must be a NumPy array of numbers"
+                raise _checks.error(rule, type(array).__name__)
+        _checks.number("scaling", self.scaling)
+        if self.error is not None:
+            _checks.number("error", self.error)
         if not (z.ndim == k.ndim == v.ndim == 3 and z.shape[2] == k.shape[2] and 0 not in k.shape):
             raise _wrong_shapes(z, k, v)
         if k.shape[:2] != v.shape[:2] or not len(z):
@@ -56,7 +67,6 @@ class RecordedLayer(eqx.Module):
                 f"{len(z)} and {len(k)}",
                 "record queries, keys and values of the same layer",
             )
-        matrix, places = self.output_matrix, self.positions
         if matrix is not None and (matrix.ndim != 2 or matrix.shape[1] != len(z) * v.shape[2]):
             rule = f"output_matrix must have shape (width, {len(z) * v.shape[2]})"
             raise _checks.error(rule, f"shape {matrix.shape}")
@@ -67,8 +77,7 @@ class RecordedLayer(eqx.Module):
         ):
             rule = f"positions must be indices of the {k.shape[1]} keys, one for each query"
             raise _checks.error(rule, f"dtype {places.dtype} and shape {places.shape}")
-        numbers = z, k, v, matrix, self.scaling, self.error
-        if not all(np.isfinite(part).all() for part in numbers if part is not None):
+        if not all(np.isfinite(part).all() for part in arrays.values() if part is not None):
             raise _checks.error("a recorded layer must be finite", "NaN or infinity")
 
     @property

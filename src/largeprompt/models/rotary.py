@@ -1,7 +1,7 @@
 """Rotary positions: queries of one position as they would be at another."""
 
 import sys
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from jaxtyping import Float
@@ -12,6 +12,7 @@ from .._typing import ArrayInput
 Pairs = Literal["halves", "neighbours"]
 
 
+@_checks.accepts()
 def rotate(
     queries: ArrayInput, by: ArrayInput, *, base: float = 10_000.0, pairs: Pairs = "halves"
 ) -> Float[np.ndarray, "*batch q k"]:
@@ -42,10 +43,7 @@ def rotate(
             f"shape {by.shape}",
             "pass new positions minus old ones",
         )
-    if pairs not in get_args(Pairs):
-        raise _checks.error(f"pairs must be one of {get_args(Pairs)}", repr(pairs), "see help")
-    if not (np.isfinite(base) and base > 0):
-        raise _checks.error("base must be a positive number", repr(base), "see the model's config")
+    base = _checks.number("base", base, "see the model's config", above=0.0)
     half = z.shape[-1] // 2
     return _turned(z, by, float(base) ** (-np.arange(half) / half), pairs)
 

@@ -27,6 +27,7 @@ from jaxtyping import Float
 
 from .. import _checks
 from .._arrays import Values, library
+from .._lengths import length_array
 from .._linalg import safe_sqrt
 from .._typing import Array, ArrayInput
 from . import _small_variance
@@ -412,7 +413,7 @@ def pair_moments(
     """
     name = "pair_moments"
     sigma_a, sigma_b = (resolved_deviation(name, sigma) for sigma in (sigma_a, sigma_b))
-    rho = checked_correlation(name, rho)
+    rho, L = checked_correlation(name, rho), length_array(L, name)
     shapes = [np.shape(array) for array in (sigma_a, sigma_b, rho, L)]
     try:
         np.broadcast_shapes(*shapes)

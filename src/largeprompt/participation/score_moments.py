@@ -9,10 +9,12 @@ moments, and each is the judge of the other.
 import math
 from functools import lru_cache
 
+import numpy as np
 from jaxtyping import Float
 
 from .. import _checks
 from .._arrays import Values, library
+from .._float64 import is_traced
 from .._typing import Array, ArrayInput
 from ._domain import apply
 from ._elementwise import Kernel
@@ -29,7 +31,7 @@ def checked_factors(factors: Factors) -> Factors:
         pairs = tuple((int(j), int(k)) for j, k in factors)
         good = bool(pairs) and all(j >= 0 and k >= 1 for j, k in pairs)
         good = good and pairs == tuple(tuple(pair) for pair in factors)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError, RuntimeError, np.ma.MaskError):
         good = False
     if not good:
         raise _checks.error(
@@ -88,4 +90,6 @@ def score_moment(
     >>> print(lp.score_moment(((1, 1),), 1.0, 50).round(6))  # E sum p_i s_i = sigma^2 (1 - P_2)
     0.951294
     """
+    if not is_traced(centre):
+        centre = _checks.known_finite("centre", centre)
     return apply("score_moment", _kernel(checked_factors(factors)), sigma, L, centre)[0]

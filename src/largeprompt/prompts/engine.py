@@ -41,6 +41,7 @@ SCORE_STEP, DENSITY_STEP = 0.2, 0.6  # of scores: absolute, and in deviations
 TAIL = math.sqrt(2 * DROP)
 LARGEST = 340.0  # of ln(t e^s): the square is finite
 AT_ONCE = 2**20  # nodes times scores in memory
+WIDEST = 1e8  # the largest difference of scores
 MOST = 10**9  # nodes times scores in all
 ROUNDING, SAFETY = 2e-14, 4.0
 
@@ -108,6 +109,13 @@ class Scores(NamedTuple):
 
 def scores_of(law: TokenLaw, seen: View, L: float) -> list[Scores]:
     """The scores of each Gaussian, then those of the atoms."""
+    apart = np.ptp(np.concatenate([seen.centre, seen.scores])) + seen.deviation.max(initial=0.0)
+    if not apart <= WIDEST:
+        raise _checks.error(
+            f"the scores of tokens must differ by at most {WIDEST:g}",
+            f"scores that differ by {apart:.3g}",
+            "remove tokens that are outliers, or scale the head down",
+        )
     found = []
     for share, centre, deviation in zip(law.weights, seen.centre, seen.deviation, strict=True):
         x, mass = line([float(deviation)], L)

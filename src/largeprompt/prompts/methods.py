@@ -204,6 +204,7 @@ class MonteCarlo(AbstractMethod):
     mesh: Mesh | None = eqx.field(static=True)
     progress: bool = eqx.field(static=True)
 
+    @_checks.accepts()
     def __init__(
         self,
         key: KeyInput | None = None,
@@ -221,9 +222,9 @@ class MonteCarlo(AbstractMethod):
         )
         self.max_replicates = _checks.count("max_replicates", max_replicates)
         self.batch = None if batch is None else _checks.count("batch", batch)
-        self.whole_tokens = bool(whole_tokens)
+        self.whole_tokens = whole_tokens
         self.mesh = None if mesh is None else _devices.checked_mesh(mesh)
-        self.progress = bool(progress)
+        self.progress = progress
 
     def expect(
         self,

@@ -297,8 +297,7 @@ class OutputError(_AbstractOfOutput):
     to: Literal["limit", "linear"] = eqx.field(static=True, default="limit")
 
     def __check_init__(self) -> None:
-        if self.to not in ("limit", "linear"):
-            raise _checks.error("to must be 'limit' or 'linear'", repr(self.to), "pass 'limit'")
+        _checks.choice("to", self.to, ("limit", "linear"))
 
     @property
     def name(self) -> str:
@@ -391,8 +390,7 @@ class GradientError(AbstractQuantity):
     matrix: Literal["U", "V"] = eqx.field(static=True)
 
     def __check_init__(self) -> None:
-        if self.matrix not in ("U", "V"):
-            raise _checks.error("matrix must be 'U' or 'V'", repr(self.matrix), "pass 'U'")
+        _checks.choice("matrix", self.matrix, ("U", "V"))
 
     @property
     def name(self) -> str:
