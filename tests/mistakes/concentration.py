@@ -167,6 +167,10 @@ MISTAKES = {
         lambda: lp.proposition_3_4(1, 1, 1, 2, "W"),
         "parameter must be 'U' or 'V'",
     ),
+    "report with a constant beyond the largest float": (
+        lambda: lp.bound_report(lp.concentration_curve(HEAD, GAUSSIAN, GAUSSIAN, [2.0]), 1e20),
+        "c2 must be such that c1 stays below",
+    ),
     "report on one token": (
         lambda: lp.bound_report(lp.concentration_curve(HEAD, GAUSSIAN, GAUSSIAN, [1.0]), 1.0),
         "the curve needs lengths L >= 2",

@@ -129,6 +129,12 @@ MISTAKES = {
         lambda: in_32_bits(lambda: _sample([1e20, 0], 5, 3)),
         "scores must have a variance in the range of float32",
     ),
+    "cotangent beyond float32": (
+        lambda: in_32_bits(
+            lambda: lp.sample_gradients(KEY, HEAD, GAUSSIAN, [1, 0], 5, 3, [1e20, 0])
+        ),
+        "values along the cotangent must have a variance in the range of float32",
+    ),
     "query beyond float32": (
         lambda: in_32_bits(lambda: _sample([1e40, 0], 5, 3)),
         "z must have entries in the range of float32",

@@ -188,6 +188,8 @@ def bound_report(curve: xr.Dataset, c2: ArrayInput | None = None) -> BoundReport
     chosen = _checks.number("c2", c2, "pass for example 0.5", above=0.0)
     logs = np.log(value[usable]) - _log_shape(quantity, chosen, sigma, L[usable])
     worst = int(np.argmax(logs))
+    if logs[worst] - min(0.0, logs.min()) > 700:  # beyond the largest float
+        raise _checks.error("c2 must be such that c1 stays below 1e300", f"c2={chosen:g}")
     ratios = np.exp(logs[worst] - logs)
     reasons = {
         float(length): "ln L = 0 makes the bound 0, and the error at L = 1 is not"

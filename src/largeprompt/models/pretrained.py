@@ -25,6 +25,7 @@ class Pretrained(NamedTuple):
     tokenizer: Any
 
 
+@_checks.accepts()
 def load_pretrained(path: str | Path) -> Pretrained:
     """Model and tokenizer from a folder written by `save_pretrained`, or from one `.gguf` file.
 

@@ -106,8 +106,12 @@ def sample_gradients(
     """
     mu, z, L, n = _one_query("sample_gradients", head, mu, z, L, n)
     y = _checks.shaped("cotangent", _checks.finite("cotangent", cotangent), (head.out_dim,))
+    y = _checks.cast("cotangent", y, mu.dtype)
+    if not is_traced(head, mu, y):
+        along = [to_numpy(one.V).T @ to_numpy(y) for one in head.heads]
+        _check_variances("values along the cotangent", along, mu, "V or the cotangent")
     capacity = capacity_for(L, SCORES_AND_VALUES)
-    shared = (_checks.key(key), head, mu, z, y.astype(mu.dtype), jnp.asarray(L, jnp.uint32))
+    shared = (_checks.key(key), head, mu, z, y, jnp.asarray(L, jnp.uint32))
     one_part = _gradients if len(head.heads) == 1 else joint_gradients
     return GradientSamples(*_sampled(one_part, shared, n, mesh, capacity=capacity))
 
@@ -151,16 +155,19 @@ def _one_query(
 
 def check_scores(head: AbstractHead, mu: Gaussian, z: Float[Array, " d"]) -> None:
     """Raise if known scores have a variance beyond the type they are drawn in."""
-    if is_traced(head, mu, z):
-        return
-    covariance, z = to_numpy((mu.covariance, z))
-    tilts = [to_numpy(one.U) @ z for one in head.heads]
-    largest = max(tilt @ covariance @ tilt for tilt in tilts)
+    if not is_traced(head, mu, z):
+        tilts = [to_numpy(one.U) @ to_numpy(z) for one in head.heads]
+        _check_variances("scores", tilts, mu, "U or z")
+
+
+def _check_variances(name: str, directions: list[Any], mu: Gaussian, scaled: str) -> None:
+    covariance = to_numpy(mu.covariance)
+    largest = max(direction @ covariance @ direction for direction in directions)
     if not largest <= jnp.finfo(mu.dtype).max:
         raise _checks.error(
-            f"scores must have a variance in the range of {mu.dtype}, in which they are drawn",
+            f"{name} must have a variance in the range of {mu.dtype}, in which they are drawn",
             f"a variance of {largest:.3g}",
-            "scale U or z down, or turn on 64-bit mode",
+            f"scale {scaled} down, or turn on 64-bit mode",
         )
 
 
