@@ -1,7 +1,7 @@
 """Types of user input, which `_checks` validates and turns into arrays, and of arrays."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import jax
 import numpy as np
@@ -14,4 +14,8 @@ else:
     Array = jax.Array | np.ndarray | np.generic
 
 ArrayInput = ArrayLike | Sequence
+if TYPE_CHECKING:
+    Vector = Any
+else:
+    Vector = ArrayInput  # input that a method receives as an array: its class has validated it
 KeyInput = Key[jax.Array, ""] | UInt32[jax.Array, "words"]

@@ -70,7 +70,7 @@ MISTAKES = {
     ),
     "flows drawn by a list": (
         lambda: lp.plots.flow(3, ["risk"]),
-        "quantity must be 'risk' or 'b'",
+        "data must be a dataset",
     ),
     "flow to a negative time": (lambda: lp.gradient_flow(TASK, START, 10, -1.0), "t1 must be > 0"),
     "flow with times that decrease": (

@@ -1,5 +1,7 @@
 """Gaussian mixtures as token laws: exact finite-prompt averages against integrals and samples."""
 
+import itertools
+
 import jax
 import numpy as np
 import pytest

@@ -10,7 +10,7 @@ from jaxtyping import Float
 
 from .. import _checks
 from .._float64 import is_traced
-from .._typing import Array, ArrayInput, KeyInput
+from .._typing import Array, ArrayInput, KeyInput, Vector
 from ..measures import AbstractMeasure, Empirical, KeyValues
 from .draft import Draft, DraftTail, outputs_and_weights, seen_tail
 from .gaussian_tail import Tail, tail_of_tokens
@@ -205,7 +205,7 @@ class Compressed(AbstractMeasure):
             return scores
         return jnp.append(scores, self.tail.log_mgf(u))
 
-    def log_mgf(self, u: ArrayInput) -> Float[Array, ""]:
+    def log_mgf(self, u: Vector) -> Float[Array, ""]:
         masses = jax.nn.logsumexp(self._logits(jnp.zeros_like(u)))
         return jax.nn.logsumexp(self._logits(u)) - masses
 
@@ -216,11 +216,11 @@ class Compressed(AbstractMeasure):
             points = jnp.concatenate([points, self.tail.tilted_mean(u)[None]])
         return jax.nn.softmax(self._logits(u)), points
 
-    def tilted_mean(self, u: ArrayInput) -> Float[Array, " d"]:
+    def tilted_mean(self, u: Vector) -> Float[Array, " d"]:
         weights, points = self._parts(u)
         return jnp.matmul(weights, points, precision="highest")
 
-    def tilted_cov(self, u: ArrayInput) -> Float[Array, "d d"]:
+    def tilted_cov(self, u: Vector) -> Float[Array, "d d"]:
         weights, points = self._parts(u)
         gaps = points - weights @ points
         cov = jnp.matmul((weights[:, None] * gaps).T, gaps, precision="highest")
@@ -229,7 +229,7 @@ class Compressed(AbstractMeasure):
         factor = self.tail.factor
         return cov + weights[-1] * jnp.matmul(factor, factor.T, precision="highest")
 
-    def tilt(self, u: ArrayInput) -> "Compressed":
+    def tilt(self, u: Vector) -> "Compressed":
         logits, tail = self._logits(u), None
         if self.tail is not None:
             nowhere = jnp.zeros_like(self.tail.tilt)

@@ -15,7 +15,7 @@ from .. import _checks
 from .._arrays import Values, in_dtype
 from .._float64 import in_numpy
 from .._static_fields import make_static
-from .._typing import Array, ArrayInput, KeyInput
+from .._typing import Array, ArrayInput, KeyInput, Vector
 from . import _domain_of_psi
 from ._domain_of_psi import guard, require_finite
 from .scaled import Scaled
@@ -83,19 +83,19 @@ class AbstractMeasure(eqx.Module):
             setattr(cls, name, in_numpy(vars(cls)[name]))
 
     @abstractmethod
-    def log_mgf(self, u: ArrayInput) -> Float[Array, ""]:
+    def log_mgf(self, u: Vector) -> Float[Array, ""]:
         """$psi(u) = log E exp(<u, x>)$."""
 
     @abstractmethod
-    def tilted_mean(self, u: ArrayInput) -> Float[Array, " d"]:
+    def tilted_mean(self, u: Vector) -> Float[Array, " d"]:
         """Mean of the measure tilted by u: $grad psi(u)$."""
 
     @abstractmethod
-    def tilted_cov(self, u: ArrayInput) -> Float[Array, "d d"]:
+    def tilted_cov(self, u: Vector) -> Float[Array, "d d"]:
         """Covariance of the measure tilted by u: $hess psi(u)$."""
 
     @abstractmethod
-    def tilt(self, u: ArrayInput) -> "AbstractMeasure":
+    def tilt(self, u: Vector) -> "AbstractMeasure":
         """The measure with density proportional to $exp(<u, x>)$ with respect to this one."""
 
     @abstractmethod
@@ -106,7 +106,7 @@ class AbstractMeasure(eqx.Module):
     def subgaussian_proxy(self) -> Float[Array, ""]:
         """A number s with $psi(u) - <mean, u> <= s |u|^2 / 2$ for every u."""
 
-    def in_domain(self, u: ArrayInput) -> Bool[Array, ""]:
+    def in_domain(self, u: Vector) -> Bool[Array, ""]:
         """Whether psi(u) is finite. Override it if psi is infinite for some u."""
         return jnp.asarray(True)
 
@@ -178,7 +178,7 @@ class AbstractMeasure(eqx.Module):
         )
 
     @in_numpy
-    def gaussian_at(self, u: ArrayInput) -> Scaled:
+    def gaussian_at(self, u: Vector) -> Scaled:
         """The scaled Gaussian whose cumulant function agrees with psi to second order at u:
 
         covariance $S = hess psi(u)$, mean $grad psi(u) - S u$,
@@ -250,7 +250,7 @@ class AbstractMeasure(eqx.Module):
         leaves = jax.tree.leaves(eqx.filter(self, eqx.is_inexact_array))
         return np.result_type(*(leaf.dtype for leaf in leaves)) if leaves else np.dtype(np.float64)
 
-    def _vector(self, u: ArrayInput) -> Float[Array, " d"]:
+    def _vector(self, u: Vector) -> Float[Array, " d"]:
         """Validate `u`: shape (d,), finite if known, cast to the measure's dtype."""
         check = _checks.float_array if isinstance(u, Tracer) else _checks.finite
         u = _checks.shaped("u", check("u", u), (self.dim,))
@@ -281,13 +281,13 @@ class AbstractAutodiffMeasure(AbstractMeasure):
         guard(cls, "log_mgf", _domain_of_psi.never_nan)
         super().__init_subclass__(**kwargs)
 
-    def tilted_mean(self, u: ArrayInput) -> Float[Array, " d"]:
+    def tilted_mean(self, u: Vector) -> Float[Array, " d"]:
         return require_finite(self, *_with_gradient(self, u))
 
-    def tilted_cov(self, u: ArrayInput) -> Float[Array, "d d"]:
+    def tilted_cov(self, u: Vector) -> Float[Array, "d d"]:
         return require_finite(self, *_with_hessian(self, u))
 
-    def tilt(self, u: ArrayInput) -> "AbstractMeasure":
+    def tilt(self, u: Vector) -> "AbstractMeasure":
         from .transforms import Tilted
 
         return Tilted(self, u)

@@ -7,7 +7,7 @@ import numpy as np
 from jaxtyping import Float
 
 from .. import _checks
-from .._typing import Array, ArrayInput, KeyInput
+from .._typing import Array, ArrayInput, KeyInput, Vector
 from ._affine_maps import moved
 from .abstract import AbstractMeasure
 from .empirical import Empirical
@@ -31,16 +31,16 @@ class Dirac(AbstractMeasure):
     def dim(self) -> int:
         return self.point.shape[-1]
 
-    def log_mgf(self, u: ArrayInput) -> Float[Array, ""]:
+    def log_mgf(self, u: Vector) -> Float[Array, ""]:
         return self.point @ u
 
-    def tilted_mean(self, u: ArrayInput) -> Float[Array, " d"]:
+    def tilted_mean(self, u: Vector) -> Float[Array, " d"]:
         return self.point
 
-    def tilted_cov(self, u: ArrayInput) -> Float[Array, "d d"]:
+    def tilted_cov(self, u: Vector) -> Float[Array, "d d"]:
         return jnp.zeros((self.dim, self.dim), self.dtype)
 
-    def tilt(self, u: ArrayInput) -> "Dirac":
+    def tilt(self, u: Vector) -> "Dirac":
         return self
 
     def sample(self, key: KeyInput, n: int) -> Empirical:

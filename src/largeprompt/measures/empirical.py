@@ -10,7 +10,7 @@ from jaxtyping import Float
 
 from .. import _checks
 from .._arrays import in_dtype, library
-from .._typing import Array, ArrayInput, KeyInput
+from .._typing import Array, ArrayInput, KeyInput, Vector
 from ._affine_maps import moved
 from ._scalar_cumulants import log_mean_exp
 from .abstract import AbstractMeasure
@@ -76,26 +76,26 @@ class Empirical(AbstractMeasure):
             return self.log_weights
         return library(self.points).full(self.n, -math.log(self.n), self.points.dtype)
 
-    def _scores(self, u: ArrayInput) -> Float[Array, " n"]:
+    def _scores(self, u: Vector) -> Float[Array, " n"]:
         return jnp.matmul(self.points, u, precision="highest")
 
-    def _moments(self, u: ArrayInput, *, with_cov: bool) -> TiltedMoments:
+    def _moments(self, u: Vector, *, with_cov: bool) -> TiltedMoments:
         tilts = u[None]
         batch = tilted_moments(self.points, self.log_weights, tilts, with_cov=with_cov)
         return jax.tree.map(lambda leaf: leaf[0], batch)
 
-    def log_mgf(self, u: ArrayInput) -> Float[Array, ""]:
+    def log_mgf(self, u: Vector) -> Float[Array, ""]:
         return log_mean_exp(self._log_weights(), self._scores(u))
 
-    def tilted_mean(self, u: ArrayInput) -> Float[Array, " d"]:
+    def tilted_mean(self, u: Vector) -> Float[Array, " d"]:
         return self._moments(u, with_cov=False).mean
 
-    def tilted_cov(self, u: ArrayInput) -> Float[Array, "d d"]:
+    def tilted_cov(self, u: Vector) -> Float[Array, "d d"]:
         cov = self._moments(u, with_cov=True).cov
         assert cov is not None  # for the type checker: requested above
         return cov
 
-    def tilt(self, u: ArrayInput) -> "Empirical":
+    def tilt(self, u: Vector) -> "Empirical":
         return self.with_log_weights(jax.nn.log_softmax(self._log_weights() + self._scores(u)))
 
     def with_log_weights(self, log_weights: Float[Array, " n"] | None) -> "Empirical":

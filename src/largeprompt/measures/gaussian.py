@@ -9,7 +9,7 @@ from jaxtyping import Float
 from .. import _checks
 from .._arrays import matmul
 from .._linalg import psd_sqrt
-from .._typing import Array, ArrayInput, KeyInput
+from .._typing import Array, ArrayInput, KeyInput, Vector
 from ._affine_maps import moved, sandwich
 from .abstract import AbstractMeasure
 from .empirical import Empirical
@@ -49,16 +49,16 @@ class Gaussian(AbstractMeasure):
     def dim(self) -> int:
         return self.centre.shape[-1]
 
-    def log_mgf(self, u: ArrayInput) -> Float[Array, ""]:
+    def log_mgf(self, u: Vector) -> Float[Array, ""]:
         return self.centre @ u + u @ self.covariance @ u / 2
 
-    def tilted_mean(self, u: ArrayInput) -> Float[Array, " d"]:
+    def tilted_mean(self, u: Vector) -> Float[Array, " d"]:
         return self.centre + jnp.matmul(self.covariance, u, precision="highest")
 
-    def tilted_cov(self, u: ArrayInput) -> Float[Array, "d d"]:
+    def tilted_cov(self, u: Vector) -> Float[Array, "d d"]:
         return self.covariance
 
-    def tilt(self, u: ArrayInput) -> "Gaussian":
+    def tilt(self, u: Vector) -> "Gaussian":
         return Gaussian(self.tilted_mean(u), self.covariance, check=False)
 
     def sample(self, key: KeyInput, n: int) -> Empirical:

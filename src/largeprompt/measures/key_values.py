@@ -8,7 +8,7 @@ from jaxtyping import Float
 
 from .. import _checks
 from .._arrays import in_dtype, library, log_softmax
-from .._typing import Array, ArrayInput, KeyInput
+from .._typing import Array, ArrayInput, KeyInput, Vector
 from .abstract import AbstractMeasure
 from .empirical import Empirical
 
@@ -71,16 +71,16 @@ class KeyValues(AbstractMeasure):
     def atoms(self) -> Empirical:
         return self.as_prompt()
 
-    def log_mgf(self, u: ArrayInput) -> Float[Array, ""]:
+    def log_mgf(self, u: Vector) -> Float[Array, ""]:
         return self.as_prompt().log_mgf(u)
 
-    def tilted_mean(self, u: ArrayInput) -> Float[Array, " d"]:
+    def tilted_mean(self, u: Vector) -> Float[Array, " d"]:
         return self.as_prompt().tilted_mean(u)
 
-    def tilted_cov(self, u: ArrayInput) -> Float[Array, "d d"]:
+    def tilted_cov(self, u: Vector) -> Float[Array, "d d"]:
         return self.as_prompt().tilted_cov(u)
 
-    def tilt(self, u: ArrayInput) -> "KeyValues":
+    def tilt(self, u: Vector) -> "KeyValues":
         return KeyValues(self.keys, self.values, self.as_prompt().tilt(u).log_weights)
 
     def sample(self, key: KeyInput, n: int) -> Empirical:

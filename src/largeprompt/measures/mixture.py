@@ -10,7 +10,7 @@ from jaxtyping import Bool, Float
 
 from .. import _checks
 from .._arrays import in_dtype, library, log_softmax
-from .._typing import Array, ArrayInput, KeyInput
+from .._typing import Array, ArrayInput, KeyInput, Vector
 from ._scalar_cumulants import log_mean_exp
 from .abstract import AbstractMeasure
 from .empirical import Empirical
@@ -64,24 +64,24 @@ class Mixture(AbstractMeasure):
     def _gate(self, u: Float[Array, " d"]) -> Float[Array, " k"]:
         return jax.nn.softmax(self.log_weights + self._potentials(u))
 
-    def log_mgf(self, u: ArrayInput) -> Float[Array, ""]:
+    def log_mgf(self, u: Vector) -> Float[Array, ""]:
         return log_mean_exp(self.log_weights, self._potentials(u))
 
-    def tilted_mean(self, u: ArrayInput) -> Float[Array, " d"]:
+    def tilted_mean(self, u: Vector) -> Float[Array, " d"]:
         means = jnp.stack([part.tilted_mean(u) for part in self.components])
         return self._gate(u) @ means
 
-    def tilted_cov(self, u: ArrayInput) -> Float[Array, "d d"]:
+    def tilted_cov(self, u: Vector) -> Float[Array, "d d"]:
         gate = self._gate(u)
         means = jnp.stack([part.tilted_mean(u) for part in self.components])
         covs = jnp.stack([part.tilted_cov(u) for part in self.components])
         gaps = means - gate @ means
         return jnp.einsum("k,kij->ij", gate, covs) + (gate[:, None] * gaps).T @ gaps
 
-    def tilt(self, u: ArrayInput) -> "Mixture":
+    def tilt(self, u: Vector) -> "Mixture":
         return Mixture(self._gate(u), [part.tilt(u) for part in self.components])
 
-    def in_domain(self, u: ArrayInput) -> Bool[Array, ""]:
+    def in_domain(self, u: Vector) -> Bool[Array, ""]:
         return jnp.all(jnp.stack([part.in_domain(u) for part in self.components]))
 
     @property

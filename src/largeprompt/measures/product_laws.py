@@ -15,7 +15,7 @@ from jaxtyping import Float
 
 from .. import _checks
 from .._arrays import in_dtype
-from .._typing import Array, ArrayInput, KeyInput
+from .._typing import Array, ArrayInput, KeyInput, Vector
 from . import _scalar_cumulants as scalar
 from ._affine_maps import zeros
 from ._gauss_points import LOG_CUTOFF, POINTS_PER_AXIS, gauss_legendre
@@ -56,20 +56,20 @@ class AbstractProduct(AbstractMeasure):
         """`n` draws of the law tilted by `natural`."""
 
     @eqx.filter_jit
-    def log_mgf(self, u: ArrayInput) -> Float[Array, ""]:
+    def log_mgf(self, u: Vector) -> Float[Array, ""]:
         def total(theta: Array) -> Array:
             return jnp.sum(self._psi(theta))
 
         scale = jnp.sqrt(self.subgaussian_proxy())
         return scalar.increment(total, self._psi_slope, self.natural, u, scale)
 
-    def tilted_mean(self, u: ArrayInput) -> Float[Array, " d"]:
+    def tilted_mean(self, u: Vector) -> Float[Array, " d"]:
         return self._psi_slope(self.natural + u)
 
-    def tilted_cov(self, u: ArrayInput) -> Float[Array, "d d"]:
+    def tilted_cov(self, u: Vector) -> Float[Array, "d d"]:
         return jnp.diag(self._psi_curvature(self.natural + u))
 
-    def tilt(self, u: ArrayInput) -> "AbstractProduct":
+    def tilt(self, u: Vector) -> "AbstractProduct":
         return eqx.tree_at(lambda mu: mu.natural, self, self.natural + u)
 
     def sample(self, key: KeyInput, n: int) -> Empirical:

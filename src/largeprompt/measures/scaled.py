@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 import equinox as eqx
 from jaxtyping import Float
 
-from .._typing import Array, ArrayInput
+from .._typing import Array, Vector
 
 if TYPE_CHECKING:
     from .abstract import AbstractMeasure
@@ -25,6 +25,6 @@ class Scaled(eqx.Module):
     def dim(self) -> int:
         return self.measure.dim
 
-    def log_mgf(self, u: ArrayInput) -> Float[Array, ""]:
+    def log_mgf(self, u: Vector) -> Float[Array, ""]:
         """The logarithm of the integral of e^{<u, x>}."""
         return self.log_mass + self.measure.log_mgf(u)

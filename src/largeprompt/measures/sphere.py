@@ -13,7 +13,7 @@ from jaxtyping import Float, Key
 from .. import _checks
 from .._arrays import in_dtype
 from .._float64 import is_traced
-from .._typing import Array, ArrayInput, KeyInput
+from .._typing import Array, ArrayInput, KeyInput, Vector
 from . import _bessel
 from . import _scalar_cumulants as scalar
 from ._affine_maps import zeros
@@ -56,17 +56,17 @@ class Sphere(AbstractMeasure):
         return self.radius**2 * _bessel.mean_over_kappa(self.dim, self._square(theta)) * theta
 
     @eqx.filter_jit
-    def log_mgf(self, u: ArrayInput) -> Float[Array, ""]:
+    def log_mgf(self, u: Vector) -> Float[Array, ""]:
         def psi(theta: Array) -> Array:
             return _bessel.log_m(self.dim, self._square(theta))
 
         return scalar.increment(psi, self._mean_at, self.natural, u, self.radius)
 
-    def tilted_mean(self, u: ArrayInput) -> Float[Array, " d"]:
+    def tilted_mean(self, u: Vector) -> Float[Array, " d"]:
         return self._mean_at(self.natural + u)
 
     @eqx.filter_jit
-    def tilted_cov(self, u: ArrayInput) -> Float[Array, "d d"]:
+    def tilted_cov(self, u: Vector) -> Float[Array, "d d"]:
         theta = self.natural + u
         square = self._square(theta)
         across = _bessel.mean_over_kappa(self.dim, square)
@@ -77,7 +77,7 @@ class Sphere(AbstractMeasure):
         identity = jnp.eye(self.dim, dtype=self.dtype)
         return self.radius**2 * (across * (identity - projector) + along * projector)
 
-    def tilt(self, u: ArrayInput) -> "Sphere":
+    def tilt(self, u: Vector) -> "Sphere":
         return eqx.tree_at(lambda mu: mu.natural, self, self.natural + u)
 
     def sample(self, key: KeyInput, n: int) -> Empirical:

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jaxtyping import Bool, Float
 
 from .. import _checks
-from .._typing import Array, ArrayInput, KeyInput
+from .._typing import Array, KeyInput, Vector
 from ._affine_maps import moved, sandwich
 from .abstract import AbstractMeasure
 from .empirical import Empirical
@@ -37,24 +37,24 @@ class AffineImage(AbstractMeasure):
     def dim(self) -> int:
         return self.b.shape[-1]
 
-    def _pulled_back(self, u: ArrayInput) -> Float[Array, " d"]:
+    def _pulled_back(self, u: Vector) -> Float[Array, " d"]:
         return jnp.matmul(u, self.A, precision="highest")
 
-    def log_mgf(self, u: ArrayInput) -> Float[Array, ""]:
+    def log_mgf(self, u: Vector) -> Float[Array, ""]:
         return self.b @ u + self.measure.log_mgf(self._pulled_back(u))
 
-    def tilted_mean(self, u: ArrayInput) -> Float[Array, " k"]:
+    def tilted_mean(self, u: Vector) -> Float[Array, " k"]:
         inner = self.measure.tilted_mean(self._pulled_back(u))
         return self.b + jnp.matmul(self.A, inner, precision="highest")
 
-    def tilted_cov(self, u: ArrayInput) -> Float[Array, "k k"]:
+    def tilted_cov(self, u: Vector) -> Float[Array, "k k"]:
         inner = self.measure.tilted_cov(self._pulled_back(u))
         return sandwich(self.A, inner)
 
-    def tilt(self, u: ArrayInput) -> "AffineImage":
+    def tilt(self, u: Vector) -> "AffineImage":
         return AffineImage(self.measure.tilt(self._pulled_back(u)), self.A, self.b)
 
-    def in_domain(self, u: ArrayInput) -> Bool[Array, ""]:
+    def in_domain(self, u: Vector) -> Bool[Array, ""]:
         return self.measure.in_domain(self._pulled_back(u))
 
     @property
@@ -111,19 +111,19 @@ class IndependentSum(AbstractMeasure):
     def dim(self) -> int:
         return self.parts[0].dim
 
-    def log_mgf(self, u: ArrayInput) -> Float[Array, ""]:
+    def log_mgf(self, u: Vector) -> Float[Array, ""]:
         return sum((part.log_mgf(u) for part in self.parts), start=jnp.zeros((), self.dtype))
 
-    def tilted_mean(self, u: ArrayInput) -> Float[Array, " d"]:
+    def tilted_mean(self, u: Vector) -> Float[Array, " d"]:
         return jnp.sum(jnp.stack([part.tilted_mean(u) for part in self.parts]), axis=0)
 
-    def tilted_cov(self, u: ArrayInput) -> Float[Array, "d d"]:
+    def tilted_cov(self, u: Vector) -> Float[Array, "d d"]:
         return jnp.sum(jnp.stack([part.tilted_cov(u) for part in self.parts]), axis=0)
 
-    def tilt(self, u: ArrayInput) -> "IndependentSum":
+    def tilt(self, u: Vector) -> "IndependentSum":
         return IndependentSum(tuple(part.tilt(u) for part in self.parts))
 
-    def in_domain(self, u: ArrayInput) -> Bool[Array, ""]:
+    def in_domain(self, u: Vector) -> Bool[Array, ""]:
         return jnp.all(jnp.stack([part.in_domain(u) for part in self.parts]))
 
     @property
@@ -181,27 +181,27 @@ class Tilted(AbstractMeasure):
     measure: AbstractMeasure
     natural: Float[Array, " d"]
 
-    def __init__(self, measure: AbstractMeasure, u: ArrayInput):
+    def __init__(self, measure: AbstractMeasure, u: Vector):
         self.measure, self.natural = measure, measure._vector(u)
 
     @property
     def dim(self) -> int:
         return self.measure.dim
 
-    def log_mgf(self, u: ArrayInput) -> Float[Array, ""]:
+    def log_mgf(self, u: Vector) -> Float[Array, ""]:
         here = self.measure.log_mgf(self.natural)
         return self.measure.log_mgf(self.natural + u) - here
 
-    def tilted_mean(self, u: ArrayInput) -> Float[Array, " d"]:
+    def tilted_mean(self, u: Vector) -> Float[Array, " d"]:
         return self.measure.tilted_mean(self.natural + u)
 
-    def tilted_cov(self, u: ArrayInput) -> Float[Array, "d d"]:
+    def tilted_cov(self, u: Vector) -> Float[Array, "d d"]:
         return self.measure.tilted_cov(self.natural + u)
 
-    def tilt(self, u: ArrayInput) -> "Tilted":
+    def tilt(self, u: Vector) -> "Tilted":
         return Tilted(self.measure, self.natural + u)
 
-    def in_domain(self, u: ArrayInput) -> Bool[Array, ""]:
+    def in_domain(self, u: Vector) -> Bool[Array, ""]:
         return self.measure.in_domain(self.natural + u)
 
     @property
