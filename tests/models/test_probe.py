@@ -8,7 +8,7 @@ import xarray as xr
 
 import largeprompt as lp
 from largeprompt.cli.model_commands import _summary
-from largeprompt.models import RecordedLayer, Recording
+from largeprompt.models import RecordedLayer, Recording, probing
 from largeprompt.models.probing import METHODS, QUANTITIES
 
 
@@ -155,6 +155,7 @@ def test_probe_compression_is_measured_on_queries_that_did_not_choose(recording,
         np.testing.assert_allclose(one.compression_standard_error[number], error, rtol=0.1)
 
 
+@pytest.mark.slow
 def test_probe_reads_linear_and_frozen_heads():
     small = _layer(0, heads=1, scale=0.05)
     sharp = _layer(0, heads=1, scale=8.0)
@@ -195,7 +196,11 @@ def test_probe_with_few_queries_says_so():
     assert np.isfinite(found.effective_tokens.values).all()
 
 
-def test_probe_of_scores_too_wide_for_the_integral_says_so():
+def test_probe_of_scores_too_wide_for_the_integral_says_so(monkeypatch):
+    def refuse(*_, **__):
+        raise ValueError("scores too wide")
+
+    monkeypatch.setattr(probing, "error_table", refuse)
     wide = Recording("wide", ((_layer(0, heads=1, scale=20.0),),))
     with pytest.warns(UserWarning, match="are NaN for 1 heads, whose scores are too wide"):
         found = lp.models.probe(wide, sizes=(8,))
