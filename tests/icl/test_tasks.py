@@ -35,11 +35,14 @@ def test_rescaled_is_the_derivative_of_a_change_of_scale():
     rng = np.random.default_rng(0)
     weights = rng.normal(size=(4, 3, 3))
     head = lp.HeadParams(weights[0], weights[1, 0])
-    factored = lp.FactoredParams(*weights[:3], weights[3, :1], scale=0.4)
+    K, Q, V, O = weights
+    factored = lp.FactoredParams(K, Q, V, O[:1], scale=0.4)
     block = lp.BlockParams(weights[2, :2, :2], 1.5)
     several = lp.MultiHeadParams([head, block])
-    cases = [(params, params.rescaled(), 1) for params in (head, block)]
-    cases += zip(several.heads, several.rescaled().heads, (1, 1), strict=True)
+    changed = several.rescaled()
+    assert changed is not None
+    cases: list[tuple] = [(params, params.rescaled(), 1) for params in (head, block)]
+    cases += zip(several.heads, changed.heads, (1, 1), strict=True)
     for params, change, speed in [*cases, (factored, factored.rescaled(), 2)]:
         params, change = (jax.tree.map(jnp.asarray, tree) for tree in (params, change))
         (U, v), (dU, dv) = jax.jvp(lambda p: p.matrices(), (params,), (change,))

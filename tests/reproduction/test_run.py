@@ -391,3 +391,15 @@ def test_main_survives_a_study_that_kills_its_process(tmp_path):
     assert status == 1, complained
     assert re.search(r"project +sound +holds", said)
     assert re.search(r"deadly +no result", said)
+
+
+@pytest.mark.slow
+def test_main_twice_at_once_in_one_folder_loses_nothing(tmp_path):
+    out = tmp_path / "out"
+    files = [study_file(tmp_path, name, before="time.sleep(1)") for name in ("one", "two")]
+    both = [_started(out, [file], "--resume", "--workers", "1") for file in files]
+    for status, said, complained in map(_ended, both):
+        assert status == 0, complained
+        assert "2 of 2 checks hold." in said or "4 of 4 checks hold." in said
+    assert folder.stored_names(out) == ["one", "two"]
+    assert run("--report", out, *named(files)) == 0

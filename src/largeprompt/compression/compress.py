@@ -112,7 +112,7 @@ def compress(
     return Compressed(keys, values, logs, None if tail is None else Tail(*tail), error)
 
 
-def _checked_rank(problem: Problem, atoms: int, rank: int | None) -> int | None:
+def _checked_rank(problem: Problem, atoms: int, rank: int | str | None) -> int | None:
     rank = None if rank is None else _checks.count("rank", rank, least=0)
     if rank is not None and rank > min(len(problem.queries), problem.keys.shape[1]):
         raise _checks.error(

@@ -62,8 +62,9 @@ def sums_of_query(
         # reverse mode computes the exponentials again rather than keep them
         found = jax.lax.map(jax.checkpoint(sums), blocks)
         found = jax.tree.map(lambda a: a.reshape(-1, *a.shape[2:])[: len(tau)], found)
-    largest = fixed(_largest(V, seen))
-    return Sums(tau[1] - tau[0], *found, largest, seen.rounding, seen.step, beyond)
+    log_phi, log_mean, columns = found
+    largest, step = fixed(_largest(V, seen)), tau[1] - tau[0]
+    return Sums(step, log_phi, log_mean, columns, largest, seen.rounding, seen.step, beyond)
 
 
 def integral(sums: Sums, L: Values) -> tuple[Values, Values]:
