@@ -105,6 +105,12 @@ def test_gradient_flow_enters_the_valley_where_its_gradient_lies_along_it(finite
     assert 0.5 < np.max(share[:entered]) < 0.9
 
 
+@pytest.mark.parametrize("times", [[-0.5, 1.0], [1.0, 1.0], [1.0, math.nan], [[1.0, 2.0]]])
+def test_gradient_flow_of_times_that_do_not_increase(times):
+    with pytest.raises(ValueError, match="saveat must be increasing times >= 0"):
+        lp.gradient_flow(TASK, _start(), 300, 3.0, saveat=times)
+
+
 def test_gradient_flow_ends_at_its_time_in_any_decade():
     run = lp.gradient_flow(TASK, _start(), 1e9, 5e3)
     assert run.times[-1] == 5e3
