@@ -250,6 +250,27 @@ def test_advance_takes_the_steps_of_gradient_descent():
     np.testing.assert_allclose(params.b, 3 + 0.5**3 * np.array([-2.0, 2.0]), rtol=1e-12)
 
 
+def test_advance_draws_anew_at_every_step():
+    """The loss b times a normal of the key: changes differ, wherever a chunk ends."""
+    params = jax.tree.map(lambda leaf: jnp.asarray(leaf)[None], lp.BlockParams([[0.0]], 0.0))
+    state = params, jax.vmap(optax.sgd(1.0).init)(params)
+    keys, path = KEY[None], [state]
+    for k in range(3):
+        losses = _Noise(np.ones(1))
+        path.append(advance(losses, optax.sgd(1.0), keys, path[-1], np.int32(k), np.int32(k + 1)))
+    whole, _ = advance(_Noise(np.ones(1)), optax.sgd(1.0), keys, state, np.int32(0), np.int32(3))
+    ends = np.array([float(params.b[0]) for params, _ in path])
+    assert len(np.unique(np.diff(ends).round(6))) == 3
+    assert float(whole.b[0]) == pytest.approx(ends[-1], rel=1e-12)
+
+
+class _Noise(eqx.Module):
+    scale: Any
+
+    def __call__(self, key, params):
+        return params.b * self.scale * jax.random.normal(key)
+
+
 class _Parabola(eqx.Module):
     at: Any
 

@@ -113,7 +113,10 @@ def test_published_experiment_on_a_small_scale():
     exact = found.risk.values[..., -1]
     half = 12.706 * exact.std(axis=2, ddof=1) / np.sqrt(2)  # Student, one degree of freedom
     assert np.allclose(found.final_half_interval, half, rtol=1e-4)
-    assert np.allclose(found.predicted.values @ published_task("released-code").cov, np.eye(5))
+    inverse = np.linalg.inv(published_task("released-code").cov)
+    np.testing.assert_allclose(found.predicted, inverse)
+    gap = np.sum((found.trained.values - inverse) ** 2, axis=(-2, -1))
+    np.testing.assert_allclose(found.limit_gap, np.sqrt(gap / np.sum(inverse**2)))
     assert found.attrs["variant"] == "released-code"
 
 

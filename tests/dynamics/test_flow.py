@@ -93,6 +93,30 @@ def test_gradient_flow_has_two_phases_and_ends_at_the_minimiser(finite):
     np.testing.assert_allclose(finite.final.A, found.params.A, atol=1e-4)
 
 
+def test_gradient_flow_enters_the_valley_where_its_gradient_lies_along_it(finite):
+    """At least 0.9 of it along (-A, b), and less at all times before."""
+    slope = jax.jit(jax.vmap(jax.grad(finite.objective)))(jax.tree.map(jnp.asarray, finite.params))
+    A, b = finite.params.A, finite.params.b
+    along = np.abs(np.sum(-slope.A * A, axis=(1, 2)) + slope.b * b)
+    sizes = [np.sqrt(np.sum(M**2, axis=(1, 2)) + c**2) for M, c in ((A, b), (slope.A, slope.b))]
+    entered = np.flatnonzero(finite.times == finite.valley_entered)[0]
+    share = along / sizes[0] / sizes[1]
+    assert share[entered] >= 0.9
+    assert 0.5 < np.max(share[:entered]) < 0.9
+
+
+@pytest.mark.parametrize("times", [[-0.5, 1.0], [1.0, 1.0], [1.0, math.nan], [[1.0, 2.0]]])
+def test_gradient_flow_of_times_that_do_not_increase(times):
+    with pytest.raises(ValueError, match="saveat must be increasing times >= 0"):
+        lp.gradient_flow(TASK, _start(), 300, 3.0, saveat=times)
+
+
+def test_gradient_flow_ends_at_its_time_in_any_decade():
+    run = lp.gradient_flow(TASK, _start(), 1e9, 5e3)
+    assert run.times[-1] == 5e3
+    assert "reached t1 = 5000 in the phase of valley" in run.status
+
+
 def test_gradient_flow_never_increases_the_risk(finite):
     assert len(finite.risk) > 50
     assert np.max(np.diff(finite.risk)) <= 1e-14

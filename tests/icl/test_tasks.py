@@ -30,6 +30,23 @@ def test_params_predict_the_same_in_every_form():
         general.to_block()
 
 
+def test_to_block_drops_rounding_only():
+    for size, kept in ((2e-12, False), (1e-12, True), (0.0, True)):
+        head = lp.HeadParams(np.diag([1.0, 0.5, size]), [0.0, 0.0, 1.0])
+        if kept:
+            np.testing.assert_array_equal(head.to_block().A, np.diag([1.0, 0.5]))
+        else:
+            with pytest.raises(ValueError, match="other entries up to 2e-12"):
+                head.to_block()
+
+
+@pytest.mark.parametrize("inputs", [1, 3])
+def test_risk_of_a_head_for_other_tokens(inputs):
+    head = lp.BlockParams(np.eye(inputs), 1.0)
+    with pytest.raises(ValueError, match=f"tokens of dimension 3; .* for dimension {inputs + 1}"):
+        lp.LinearRegression(np.eye(2)).risk(head, 10)
+
+
 def test_rescaled_is_the_derivative_of_a_change_of_scale():
     """Of (U, v) -> (U / c, c v) at c = 1: (-U, v), and twice that for two factors of each."""
     rng = np.random.default_rng(0)

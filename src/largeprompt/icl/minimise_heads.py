@@ -177,14 +177,14 @@ def minimise_heads(
 
 
 def _ended(risk: ManyHeadRisk, A: np.ndarray, b: np.ndarray, by_A: np.ndarray) -> tuple[bool, str]:
-    """Whether a head is stopped by the range of the exact risk, and how the descent ended."""
+    """Whether the range of the exact risk stops the descent, and how it ended."""
     steep = [h for h in range(len(A)) if np.linalg.norm(by_A[h]) > _FLAT]
-    for h in steep:
+    if not steep:
+        return False, CONVERGED
+    for h in range(len(A)):  # a line search ends there for all heads, also for steep ones inside
         further = A * np.where(np.arange(len(A)) == h, _FURTHER, 1.0)[:, None, None]
         if not math.isfinite(risk.value_and_gradient(further, b)[0]):
             return True, AT_LIMIT
-    if not steep:
-        return False, CONVERGED
     if all(_deviation(risk, A[h]) < _SMALL for h in steep):
         return False, TOWARDS_ZERO
     return False, NOT_CONVERGED
