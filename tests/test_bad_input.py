@@ -5,6 +5,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Literal
 
 import equinox as eqx
 import jax
@@ -13,6 +14,7 @@ import numpy as np
 import pytest
 
 import largeprompt as lp
+from largeprompt import _checks
 
 from .mistakes import MISTAKES
 
@@ -38,6 +40,43 @@ def test_a_mistake_gets_rule_and_received(mistake, messages):
     assert text is not None, "no ValueError was raised"
     assert re.search(MISTAKES[mistake][1], text)
     assert "; received " in text
+
+
+@_checks.accepts(head=lp.attention.AbstractHead)
+def _annotated(
+    head: object,
+    measure: lp.AbstractMeasure,
+    params: lp.AbstractParams | None = None,
+    engine: Literal["auto", "dense", "fused"] = "auto",
+    matrix: Literal["U", "V"] | None = "U",
+    relative: bool = False,
+    level: float = 0.5,
+    rate: float | None = None,
+    folder: str | Path | None = None,
+) -> str:
+    return "accepted"
+
+
+WRONG = {
+    "head": (GAUSSIAN, "head must be an attention head; received Gaussian"),
+    "measure": (HEAD, "measure must be a measure; received Head"),
+    "params": (EYE, "params must be the parameters of a head; received ndarray"),
+    "engine": (EYE, "engine must be one of ('auto', 'dense', 'fused'); received array"),
+    "matrix": ("W", "matrix must be 'U' or 'V'; received 'W'"),
+    "relative": (EYE, "relative must be True or False; received array"),
+    "level": ("high", "level must be a number; received 'high'"),
+    "rate": (np.nan, "rate must be finite; received nan"),
+    "folder": (3, "folder must be a path; received 3"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_accepts_checks_an_argument_by_its_annotation(name):
+    value, text = WRONG[name]
+    arguments = {"head": HEAD, "measure": GAUSSIAN}
+    assert _annotated(**arguments) == _annotated(HEAD, GAUSSIAN, None, matrix=None) == "accepted"
+    with pytest.raises(ValueError, match=re.escape(text)):
+        _annotated(**(arguments | {name: value}))
 
 
 TRACED = {

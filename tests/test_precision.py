@@ -96,7 +96,8 @@ def test_constructors_do_not_round():
         *(lp.Head(A, A), lp.Head.from_kqv(EYE, EYE, A, scale=0.1), lp.Gaussian(A[0], A)),
         *(lp.Dirac([0.1, 0.1]), lp.Empirical(A), lp.KeyValues(A, A), lp.Uniform(2, 0.1)),
         *(lp.Sphere(2, 0.1), lp.HeadParams(A, A[0]), lp.BlockParams(A, 0.1), factored, task),
-        *(lp.ProductRegression(lp.Rademacher(2), A, 0.1), lp.Gaussian.from_factor(A[0], EYE)),
+        lp.ProductRegression(lp.Rademacher(2), A, 0.1),
+        lp.Gaussian.from_factor(A[0], EYE),
     )
     for thing in things:
         found = _leaves(thing)

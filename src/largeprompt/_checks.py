@@ -32,7 +32,7 @@ from ._typing import Array, ArrayInput
 Result = TypeVar("Result")
 AnyArray = TypeVar("AnyArray", bound=jax.Array | np.ndarray | np.generic)
 
-# abstract class or protocol of an argument: what it must be, and how to make one
+# class of an argument: what it must be, and how to make one
 _KINDS = {
     "AbstractHead": ("an attention head", "pass Head(U=U, V=V) or MultiHead([head, ...])"),
     "AbstractMeasure": ("a measure", "wrap tokens of shape (L, d) as Empirical(tokens)"),
@@ -122,7 +122,7 @@ def _check_of(annotation: Any, wanted: type | None) -> Callable[[str, Any], Any]
         return check and (lambda name, value: None if value is None else check(name, value))
     if kinds == [str, Path]:
         return path
-    if getattr(annotation, "__name__", None) in _KINDS:
+    if inspect.isclass(annotation) and annotation.__name__ in _KINDS:
         return partial(kind, wanted=annotation)
     if get_origin(annotation) is Literal:
         return partial(choice, choices=get_args(annotation))

@@ -169,7 +169,7 @@ def risks(data: xr.Dataset, *, ax: "Axes | None" = None) -> "Axes":
     return _finished(axes, _LENGTH, "risk above the noise floor")
 
 
-@accepts()
+@accepts(data=object)  # `_values` names the function that makes it
 def flow(
     data: xr.Dataset, quantity: Literal["risk", "b"] = "risk", *, ax: "Axes | None" = None
 ) -> "Axes":
