@@ -63,7 +63,9 @@ def sums_of_query(
         found = jax.lax.map(jax.checkpoint(sums), blocks)
         found = jax.tree.map(lambda a: a.reshape(-1, *a.shape[2:])[: len(tau)], found)
     largest = fixed(_largest(V, seen))
-    return Sums(tau[1] - tau[0], *found, largest, seen.rounding, seen.step, beyond)
+    log_phi, log_mean, columns = found
+    rest = (largest, seen.rounding, seen.step, beyond)
+    return Sums(tau[1] - tau[0], log_phi, log_mean, columns, *rest)
 
 
 def integral(sums: Sums, L: Values) -> tuple[Values, Values]:

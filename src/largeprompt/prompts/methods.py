@@ -114,9 +114,8 @@ class _AbstractDeterministic(AbstractMethod):
     ) -> Estimate:
         if quantity.additive and len(head.heads) > 1:  # errors of the heads add up
             parts = [self.expect(quantity, one, mu, z, L)[:2] for one in head.heads]
-            return Estimate(
-                *(sum(part[1:], start=part[0]) for part in zip(*parts, strict=True)), self
-            )
+            value, error = (sum(part[1:], start=part[0]) for part in zip(*parts, strict=True))
+            return Estimate(value, error, self)
         if isinstance(z, AbstractMeasure):
             return _over_queries(self, self.scrambling, quantity, head, mu, z, L)
         known = mu.as_gaussian() is not None or token_law(mu) is not None
