@@ -77,10 +77,10 @@ class Empirical(AbstractMeasure):
         return library(self.points).full(self.n, -math.log(self.n), self.points.dtype)
 
     def _scores(self, u: ArrayInput) -> Float[Array, " n"]:
-        return jnp.matmul(self.points, u, precision="highest")
+        return jnp.matmul(self.points, jnp.asarray(u), precision="highest")
 
     def _moments(self, u: ArrayInput, *, with_cov: bool) -> TiltedMoments:
-        tilts = u[None]
+        tilts = jnp.asarray(u)[None]
         batch = tilted_moments(self.points, self.log_weights, tilts, with_cov=with_cov)
         return jax.tree.map(lambda leaf: leaf[0], batch)
 

@@ -53,7 +53,7 @@ class Gaussian(AbstractMeasure):
         return self.centre @ u + u @ self.covariance @ u / 2
 
     def tilted_mean(self, u: ArrayInput) -> Float[Array, " d"]:
-        return self.centre + jnp.matmul(self.covariance, u, precision="highest")
+        return self.centre + jnp.matmul(self.covariance, jnp.asarray(u), precision="highest")
 
     def tilted_cov(self, u: ArrayInput) -> Float[Array, "d d"]:
         return self.covariance

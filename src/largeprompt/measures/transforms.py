@@ -38,7 +38,7 @@ class AffineImage(AbstractMeasure):
         return self.b.shape[-1]
 
     def _pulled_back(self, u: ArrayInput) -> Float[Array, " d"]:
-        return jnp.matmul(u, self.A, precision="highest")
+        return jnp.matmul(jnp.asarray(u), self.A, precision="highest")
 
     def log_mgf(self, u: ArrayInput) -> Float[Array, ""]:
         return self.b @ u + self.measure.log_mgf(self._pulled_back(u))
