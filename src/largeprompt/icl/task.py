@@ -85,10 +85,7 @@ class AbstractTask(eqx.Module):
         `lp.MonteCarlo(key)` samples prompts. L = infinity attends to the law of the tokens itself;
         for an array of lengths value and error are arrays of its shape.
         """
-        if is_traced(L):
-            return self.risk_by(L, attention, params, method).of(params)
-        lengths = length_array(L)
-        if lengths.ndim == 0:
+        if is_traced(L) or (lengths := length_array(L)).ndim == 0:
             return self.risk_by(L, attention, params, method).of(params)
         each = length_vector(lengths.ravel())
         found = [self.risk_by(one, attention, params, method).of(params) for one in each]
