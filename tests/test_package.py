@@ -78,7 +78,7 @@ def test_public_names_exist_and_match_what_type_checkers_see():
     assert all(name == exported for name, exported in seen)
     for name in lp.__all__:
         assert getattr(lp, name).__doc__, f"{name} has no docstring"
-    with pytest.raises(AttributeError, match="attribute 'Gausian'. Did you mean 'Gaussian'"):
+    with pytest.raises(AttributeError, match=r"attribute 'Gausian'\. Did you mean 'Gaussian'"):
         lp.Gausian  # noqa: B018  # pyright: ignore[reportAttributeAccessIssue]
     assert "Gaussian" in dir(lp)
 

@@ -213,7 +213,7 @@ def test_probe_moves_the_bar_by_one_for_each_head(recording, monkeypatch):
 
 
 def test_probe_of_scores_too_wide_for_the_integral_says_so():
-    wide = Recording("wide", ((_layer(0, heads=1, scale=20.0),),))
+    wide = Recording("wide", ((_layer(0, heads=1, scale=2000.0),),))
     with pytest.warns(UserWarning, match="are NaN for 1 heads, whose scores are too wide"):
         found = lp.models.probe(wide, sizes=(8,))
     assert np.isnan(found.prompt_length.values).all()
