@@ -225,8 +225,6 @@ def test_flow_ends_where_the_flow_stopped_and_marks_the_valley(quantity, floor):
     np.testing.assert_array_equal(first.get_ydata(), values[1:3])
     assert (dot.get_xdata()[0], dot.get_ydata()[0]) == (1.0, values[1])
     assert [first.get_label(), second.get_label()] == [r"$L=100$", r"$L=\infty$"]
-    with pytest.raises(ValueError, match=r"quantity must be 'risk' or 'b'; received 'loss'\."):
-        DRAW["flow"](data, "loss")
 
 
 def test_regimes_marks_points_on_the_map():

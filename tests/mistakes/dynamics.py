@@ -70,7 +70,7 @@ MISTAKES = {
     ),
     "flows drawn by a list": (
         lambda: lp.plots.flow(3, ["risk"]),
-        "data must be a dataset",
+        "quantity must be 'risk' or 'b'",
     ),
     "flow to a negative time": (lambda: lp.gradient_flow(TASK, START, 10, -1.0), "t1 must be > 0"),
     "flow with times that decrease": (

@@ -28,7 +28,7 @@ def test_rotate_is_a_product_of_complex_numbers(pairs):
         ({"queries": np.ones((3, 5))}, "with even k"),
         ({"queries": np.full((3, 4), np.nan)}, "queries must be finite"),
         ({"by": np.ones(2)}, "by must be one number or 3"),
-        ({"base": -1.0}, "base must be a positive number"),
+        ({"base": -1.0}, "base must be finite and > 0"),
     ],
 )
 def test_rotate_names_the_broken_rule(change, rule):

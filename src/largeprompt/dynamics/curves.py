@@ -101,7 +101,7 @@ def risk_curves(
     >>> task = lp.LinearRegression(jnp.eye(5), task_cov=jnp.eye(5) / 5, noise_variance=0.1)
     >>> found = lp.risk_curves(task, [100])
     >>> print(*(found[name].values.round(5) for name in ("softmax", "linear", "ridge")))
-    [0.12933] [0.08052] [0.05265]
+    [0.12933] [0.08052] [0.05264]
     """
     grid = length_vector(lengths)
     found = {
