@@ -181,6 +181,7 @@ def test_write_report_makes_a_page_that_works_in_a_browser(reproduced, width, he
         assert tab.locator("details[open]").count() == 0
         # a link opens its study
         tab.locator("#summary a").nth(3).click()
+        tab.locator("details[open]").wait_for()  # the page follows the link a moment later
         assert tab.locator("details[open]").count() == 1
         tab.evaluate("document.querySelectorAll('details').forEach(d => { d.open = true; })")
         assert tab.evaluate("document.documentElement.scrollWidth") <= width
