@@ -29,7 +29,7 @@ def sampled_error(cell, key):
 
 if __name__ == "__main__":  # workers that are processes import this file
     options: dict[str, Any] = {"n_workers": 2, "threads_per_worker": 1, "protocol": "tcp"}
-    options |= {"processes": False, "dashboard_address": None}  # threads, which start faster
+    options |= {"processes": False, "dashboard_address": ":0"}  # threads, which start faster
     cluster: Any = LocalCluster(**options)
     grid = {"sigma": [0.25, 0.5, 0.75, 1.0, 1.25, 1.5], "L": [100]}
     folder = tempfile.mkdtemp()  # choose a permanent folder

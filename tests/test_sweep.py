@@ -283,7 +283,7 @@ def test_iterate_in_an_unguarded_script_says_what_is_missing(tmp_path):
 def test_iterate_on_the_executor_of_a_dask_cluster(tmp_path):
     """Two processes, of which one dies."""
     distributed = pytest.importorskip("distributed")
-    options = {"n_workers": 2, "threads_per_worker": 1, "dashboard_address": None}
+    options = {"n_workers": 2, "threads_per_worker": 1, "dashboard_address": ":0"}
     wanted: list[dict] = [{"seed": seed} for seed in range(4)]
     wanted[1] |= {"fault": "dies once", "marker": str(tmp_path / "died")}
     wanted[2] |= {"fault": "raises"}
