@@ -6,7 +6,7 @@ import pytest
 
 import largeprompt as lp
 from largeprompt.prompts.engine import moments, one_head
-from largeprompt.prompts.engine_pairs import Reader, Segment, two_heads
+from largeprompt.prompts.engine_pairs import Reader, two_heads
 from largeprompt.prompts.token_laws import TokenLaw
 
 G = np.array([[1.0, 0.3], [0.3, 0.6]])
@@ -60,15 +60,16 @@ def test_two_heads_nearly_equal_or_opposite_on_gaussian_tokens(angle, L):
     mu = lp.Gaussian(M, G)
     both = lp.expect(lp.OutputError(), lp.MultiHead(heads), mu, z, L).value
     shared = (both - sum(lp.output_error(head, mu, z, L) for head in heads)) / 2
-    found = two_heads([Segment(L, _gaussian())], _gaussian(), (Reader(u, V), Reader(turn @ u, W)))
+    found = two_heads(_gaussian(), (Reader(u, V), Reader(turn @ u, W)), L)
     np.testing.assert_allclose(np.trace(found.value), shared, atol=1e-11 * both)
 
 
-def test_two_heads_do_not_see_how_equal_tokens_are_split_into_segments():
+def test_two_heads_do_not_see_how_a_law_is_split_into_components():
     readers = Reader(np.array([1.1, 0.5]), V), Reader(np.array([-0.4, 0.9]), W)
-    whole = two_heads([Segment(10.0, MIXED)], MIXED, readers)
-    parts = two_heads([Segment(4.0, MIXED), Segment(6.0, MIXED)], MIXED, readers)
-    np.testing.assert_allclose(parts.value, whole.value, rtol=1e-11)
+    whole = two_heads(MIXED, readers, 10.0)
+    halves = np.array([0.25, 0.45])
+    split = TokenLaw(ATOMS, MIXED.point_weights, np.stack([M, M]), np.stack([G, G]), halves)
+    np.testing.assert_allclose(two_heads(split, readers, 10.0).value, whole.value, rtol=1e-11)
     assert np.all(whole.error < 1e-10 * abs(whole.value))
 
 
@@ -80,4 +81,4 @@ def test_one_head_raises_for_scores_that_take_too_long():
 def test_two_heads_raise_for_scores_that_take_too_much_memory():
     readers = Reader(np.array([60.0, 0.0]), V), Reader(np.array([0.0, 1.0]), V)
     with pytest.raises(ValueError, match="two heads take scores of deviation up to"):
-        two_heads([Segment(10.0, _gaussian())], _gaussian(), readers)
+        two_heads(_gaussian(), readers, 10.0)

@@ -7,10 +7,7 @@ Heads a and b with scores s and r read tokens of one prompt. With S = sum e^{s_i
     F_a = V_a E[e^s (x - x_a) e^{-t e^s - w e^r}],
     Q = V_a E[e^{s+r} (x - x_a)(x - x_b)' e^{-t e^s - w e^r}] V_b',
 
-as in `engine`. A prompt is segments of independent tokens, each with its own count: then phi^L is
-a product over segments, and two tokens come from one segment or from two. A segment that a head
-does not read has scores -inf there, so that the first tokens of a prompt and all of them are two
-segments of one law.
+as in `engine`.
 
 **One token.** All is made of B_jl = E[e^j f^l e^{-e-f}], e = t e^s, f = w e^r. For a Gaussian
 component Stein's lemma holds with both pulls, G u_a and G u_b, and derivatives in s and r raise j
@@ -19,7 +16,7 @@ a unless b hardly varies given a. So all averages at all pairs of t and w are pr
 """
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -35,7 +32,6 @@ from .engine import (
     SAFETY,
     SCORE_STEP,
     At,
-    Scores,
     View,
     at_nodes,
     line,
@@ -48,15 +44,6 @@ from .token_laws import TokenLaw
 
 NODE_STEP = 0.3  # of ln t and ln w: their errors are e^{-pi^2/0.3}
 WIDEST, MOST = 40.0, 2**27  # deviation of scores; numbers in memory
-UNREAD = -np.inf  # score of tokens that a head does not read
-
-
-class Segment(NamedTuple):
-    """Independent tokens of one law, their number, and which of the two heads read them."""
-
-    length: float
-    law: TokenLaw
-    read: tuple[bool, bool] = (True, True)
 
 
 class Reader(NamedTuple):
@@ -81,26 +68,26 @@ class _Piece(NamedTuple):
 class _Case(NamedTuple):
     """What the averages of a call need."""
 
+    law: TokenLaw
     readers: tuple[Reader, Reader]
     views: tuple[View, View]
     nodes: tuple[np.ndarray, np.ndarray]  # ln t, ln w
     L: float
 
 
-def _pieces(case: _Case, segment: Segment) -> Iterator[_Piece]:
-    (first, other), (tau, omega), law = case.views, case.nodes, segment.law
+def _pieces(case: _Case) -> Iterator[_Piece]:
+    (first, other), (tau, omega), law = case.views, case.nodes, case.law
     nothing = np.zeros((0, 0))
     for i, share in enumerate(law.weights):
         tilt, left, slopes = case.readers[1].tilt, law.covariances[i], [0.0, 0.0]
-        if segment.read[0] and first.deviation[i] > 0:
+        if first.deviation[i] > 0:
             axis = first.pull[i] / first.deviation[i]
             left = left - np.outer(axis, axis)
-            slopes = [float(first.deviation[i]), float(axis @ tilt) if segment.read[1] else 0.0]
-        rest = math.sqrt(max(float(tilt @ left @ tilt), 0.0)) if segment.read[1] else 0.0
+            slopes = [float(first.deviation[i]), float(axis @ tilt)]
+        rest = math.sqrt(max(float(tilt @ left @ tilt), 0.0))
         x, mass = line(slopes, case.L)
         scores = [
-            seen.centre[i] + slope * x if read else np.full(len(x), UNREAD)
-            for seen, slope, read in zip(case.views, slopes, segment.read, strict=True)
+            seen.centre[i] + slope * x for seen, slope in zip(case.views, slopes, strict=True)
         ]
         y, density = line([rest], case.L)
         if rest <= SCORE_STEP / DENSITY_STEP:  # each row has its own nodes
@@ -125,8 +112,8 @@ def _pieces(case: _Case, segment: Segment) -> Iterator[_Piece]:
     for start in range(0, len(law.points), size):
         some = slice(start, start + size)
         a, b = (
-            at_nodes(ln, np.where(read, seen.scores[some], UNREAD), 1)
-            for ln, seen, read in zip(case.nodes, case.views, segment.read, strict=True)
+            at_nodes(ln, seen.scores[some], 1)
+            for ln, seen in zip(case.nodes, case.views, strict=True)
         )
         values = first.points[some] @ case.readers[0].V.T, other.points[some] @ case.readers[1].V.T
         powers = [power.T for power in b.powers]
@@ -146,20 +133,20 @@ def _check_work(case: _Case) -> None:
 
 
 class _Averages(NamedTuple):
-    """One segment at all pairs of nodes."""
+    """Averages over one token at all pairs of nodes."""
 
     log_phi: np.ndarray  # (t, w)
     masses: tuple[np.ndarray, np.ndarray]  # B_10, B_01
     first: tuple[np.ndarray, np.ndarray]  # (m, t, w) F of both heads
 
 
-def _averages(case: _Case, segment: Segment) -> _Averages:
+def _averages(case: _Case) -> _Averages:
     (a, b), shape = case.views, tuple(map(len, case.nodes))
     Va, Vb = (reader.V for reader in case.readers)
     phi, tail, mass_a, mass_b = np.zeros((4, *shape))
     # F by its difference to t = w = 0, with e^{-e-f} - 1 = (e^-e - 1) + e^-e (e^-f - 1), or not
     near, far = ([np.zeros((len(V), *shape)) for V in (Va, Vb)] for _ in range(2))
-    for p in _pieces(case, segment):
+    for p in _pieces(case):
         w, e = p.weights, p.a.powers
         f = [w[:, None] * power for power in p.powers]
         gone, f_gone = w[:, None] * p.gone, w[:, None] * p.f_gone
@@ -214,13 +201,13 @@ class _Total(NamedTuple):
     unit: float
 
 
-def _of_one_token(case: _Case, segment: Segment, once: np.ndarray) -> _Total:
+def _of_one_token(case: _Case, once: np.ndarray) -> _Total:
     """Q summed over all pairs of nodes with these weights."""
     a, b = case.views
     Va, Vb = (reader.V for reader in case.readers)
     value = size = np.zeros((len(Va), len(Vb)))
     unit = 0.0
-    for p in _pieces(case, segment):
+    for p in _pieces(case):
         seen = [power.T @ once for power in p.a.powers[1:]]  # (rows, w)
         if p.component is None:
             read = p.weights * (seen[0] * p.powers[1]).sum(axis=1)
@@ -236,7 +223,7 @@ def _of_one_token(case: _Case, segment: Segment, once: np.ndarray) -> _Total:
         whole = float(middle[0, 0])
         i, pulls = p.component, [a.pull[p.component], b.pull[p.component]]
         left, right = np.stack([a.means[i], *pulls]) @ Va.T, np.stack([b.means[i], *pulls]) @ Vb.T
-        noise = whole * Va @ segment.law.covariances[i] @ Vb.T
+        noise = whole * Va @ case.law.covariances[i] @ Vb.T
         value = value + left.T @ middle @ right + noise
         size = size + abs(left).T @ abs(middle) @ abs(right) + abs(noise)
         unit += whole
@@ -250,52 +237,38 @@ class Shared(NamedTuple):
     error: np.ndarray
 
 
-def two_heads(
-    segments: Sequence[Segment], limit: TokenLaw, readers: tuple[Reader, Reader]
-) -> Shared:
-    """The second moment that two heads share, around their outputs on an infinite prompt.
-
-    `limit` is the law of that prompt.
-    """
-    lengths = [sum(s.length for s in segments if s.read[i]) for i in (0, 1)]
-    L = max(lengths)
-    views = tuple(view(limit, reader.tilt) for reader in readers)
-    nodes = []
-    for i, (reader, length) in enumerate(zip(readers, lengths, strict=True)):
-        parts: list[Scores] = []
-        for segment in segments:
-            if segment.read[i]:
-                of_segment = view(segment.law, reader.tilt)
-                parts += [p for p in scores_of(segment.law, of_segment, L) if len(p.weights)]
-        ends = (length, length)
-        nodes.append(nodes_of(parts, views[i].log_mass, ends, order=1, step=NODE_STEP))
-    case = _Case(readers, (views[0], views[1]), (nodes[0], nodes[1]), L)
+def _case(law: TokenLaw, readers: tuple[Reader, Reader], L: float, longest: float) -> _Case:
+    """The nodes for prompts of L tokens, with scores for up to `longest` tokens."""
+    views = view(law, readers[0].tilt), view(law, readers[1].tilt)
+    tau, omega = (
+        nodes_of(scores_of(law, seen, longest), seen.log_mass, (L, L), order=1, step=NODE_STEP)
+        for seen in views
+    )
+    case = _Case(law, readers, views, (tau, omega), longest)
     _check_work(case)
-    every = [_averages(case, segment) for segment in segments]
-    log_all = sum(s.length * one.log_phi for s, one in zip(segments, every, strict=True))
-    measure = (nodes[0][1] - nodes[0][0]) * (nodes[1][1] - nodes[1][0])
-    value = size = np.zeros((len(readers[0].V), len(readers[1].V)))
-    unit = 0.0
-    for i, (s, one) in enumerate(zip(segments, every, strict=True)):
-        once = measure * s.length * np.exp(log_all - one.log_phi)
-        found = _of_one_token(case, s, once)
-        value, size, unit = value + found.value, size + found.size, unit + found.unit
-        for j, (t, other) in enumerate(zip(segments, every, strict=True)):
-            count = s.length * (s.length - 1 if i == j else t.length)
-            weights = measure * count * np.exp(log_all - one.log_phi - other.log_phi)
-            F, H = (part.reshape(len(part), -1) for part in (one.first[0], other.first[1]))
-            weighted = F * weights.ravel()
-            value, size = value + weighted @ H.T, size + abs(weighted) @ abs(H).T
-            unit += float(np.vdot(weights, one.masses[0] * other.masses[1]))
+    return case
+
+
+def two_heads(law: TokenLaw, readers: tuple[Reader, Reader], L: float) -> Shared:
+    """The second moment that two heads share, around their outputs on an infinite prompt."""
+    case = _case(law, readers, L, L)
+    tau, omega = case.nodes
+    one, measure = _averages(case), (tau[1] - tau[0]) * (omega[1] - omega[0])
+    found = _of_one_token(case, measure * L * np.exp((L - 1) * one.log_phi))
+    twice = measure * L * (L - 1) * np.exp((L - 2) * one.log_phi)
+    F, H = (part.reshape(len(part), -1) for part in one.first)
+    weighted = F * twice.ravel()
+    value, size = found.value + weighted @ H.T, found.size + abs(weighted) @ abs(H).T
+    unit = found.unit + float(np.vdot(twice, one.masses[0] * one.masses[1]))
     rounding = sum(
-        2.0**-52 * float((abs(np.concatenate([limit.means, limit.points])) @ abs(r.tilt)).max())
+        2.0**-52 * float((abs(np.concatenate([law.means, law.points])) @ abs(r.tilt)).max())
         for r in readers
     )
     relative = ROUNDING + SAFETY * abs(unit - 1) + 4 * rounding
     largest = math.prod(
         float(np.linalg.norm(np.concatenate([v.means, v.pull, v.points]), 2))
         * np.linalg.norm(r.V, 2)
-        for v, r in zip(views, readers, strict=True)
+        for v, r in zip(case.views, readers, strict=True)
     )
     return Shared(value, relative * size + 1e3 * math.exp(-RARE) * largest)
 
@@ -312,21 +285,15 @@ def prefix_change(
     so that the average is a sum of products of averages over the first tokens and over the others,
     each as small as the change: no digits are lost where there are few others.
     """
-    views = view(law, readers[0].tilt), view(law, readers[1].tilt)
-    ends = (first, first)
-    tau, omega = (
-        nodes_of(scores_of(law, seen, first + others), seen.log_mass, ends, order=1, step=NODE_STEP)
-        for seen in views
-    )
-    case = _Case(readers, views, (tau, omega), first + others)
-    _check_work(case)
-    one = _averages(case, Segment(first, law))
-    (a, b), (Va, Vb) = views, (reader.V for reader in readers)
+    case = _case(law, readers, first, first + others)
+    tau, omega = case.nodes
+    one = _averages(case)
+    (a, b), (Va, Vb) = case.views, (reader.V for reader in readers)
     phi_t, tail_t = np.zeros((2, len(tau), 1))
     phi_w, tail_w = np.zeros((2, len(omega)))
     Q, by_t, by_w, crossed, unit = np.zeros((5, len(tau), len(omega)))
     of_b, of_a = np.zeros((len(Vb), *Q.shape)), np.zeros((len(Va), *Q.shape))
-    for p in _pieces(case, Segment(first, law)):
+    for p in _pieces(case):
         w, e = p.weights, p.a.powers
         f, gone = [w[:, None] * power for power in p.powers], w[:, None] * p.gone
         phi_t[:, 0] += e[0] @ w

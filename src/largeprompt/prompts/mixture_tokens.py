@@ -22,7 +22,7 @@ from ..attention import AbstractHead
 from ..measures import AbstractMeasure
 from . import engine_traced
 from .engine import moments, one_head, view
-from .engine_pairs import Reader, Segment, Shared, prefix_change, two_heads
+from .engine_pairs import Reader, Shared, prefix_change, two_heads
 from .gaussian_tokens import Bounded
 from .laplace_batches import certified, jacobian_errors
 from .pairs import indexed_pairs, pairs
@@ -119,7 +119,7 @@ def _of_one_head(
 
 def _shared(law: TokenLaw, readers: tuple[Reader, Reader], L: float) -> Shared:
     with np.errstate(all="ignore"):
-        return two_heads([Segment(float(L), law)], law, readers)
+        return two_heads(law, readers, float(L))
 
 
 def _certify(error: np.ndarray, size: np.ndarray, law: TokenLaw, tilts: list[Values]) -> None:
